@@ -1,0 +1,40 @@
+# make demo: install, drive a robot, write and show a 4D control clip.  make test: the whole suite.  make check: lint and types.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+OUT ?= out/demo
+
+.PHONY: demo test check format bench clean
+
+demo: .venv/.demo
+	$(BIN)/python examples/01_control.py --out $(OUT)
+
+test: .venv/.dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+check: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: .venv/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/.dev
+	$(BIN)/python benchmarks/control.py
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "kinema4d needs Python 3.11 or newer; found $$($(PYTHON) --version). Set PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv .venv || { echo "no venv module: apt-get install python3-venv"; exit 1; }
+
+.venv/.demo: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[robots,view]'
+	@touch $@
+
+.venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@ .venv/.demo
+
+clean:
+	rm -rf .venv out .pytest_cache .ruff_cache .hypothesis

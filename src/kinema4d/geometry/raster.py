@@ -1,0 +1,150 @@
+"""Meshes in, camera-space pointmap, ids and colour out: equation 1 of the paper for every visible point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numba
+import numpy as np
+from jaxtyping import Bool, Float, Float32, Int32, UInt8, UInt16
+from numba.typed import List
+
+from kinema4d.geometry import raster_kernels
+from kinema4d.geometry.mesh import Mesh, corner_normals
+from kinema4d.types import Camera
+
+NEAR = 1e-3
+"""Default near plane in metres. 1/z in float64 loses nothing close to the camera, so it can be tight."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Surfaces:
+    """All triangles of a scene in flat arrays. Each triangle moves with one body."""
+
+    vertices: Float[np.ndarray, "v 3"]
+    """Metres in the frame of the vertex's body."""
+    vertex_body: Int32[np.ndarray, " v"]
+    """Which body each vertex belongs to."""
+    faces: Int32[np.ndarray, "f 3"]
+    """Vertex indices."""
+    face_body: Int32[np.ndarray, " f"]
+    """Which body each face belongs to."""
+    normals: Float32[np.ndarray, "f 3 3"]
+    """Unit normal of each corner in the body's frame."""
+    colors: UInt8[np.ndarray, "f 3"]
+    """Base colour."""
+    uvs: Float32[np.ndarray, "f 3 2"]
+    """Texture coordinates; zero where there is no texture."""
+    face_texture: Int32[np.ndarray, " f"]
+    """Index into ``textures``, or -1."""
+    textures: tuple[UInt8[np.ndarray, "_h _w 3"], ...]
+    """Images."""
+    numba_textures: Any = field(init=False, repr=False)
+    """The images as Numba wants them; converting costs milliseconds, so it is done once."""
+
+    def __post_init__(self) -> None:
+        images = [np.ascontiguousarray(i) for i in self.textures] or [np.zeros((1, 1, 3), np.uint8)]
+        object.__setattr__(self, "numba_textures", List(images))  # pyright: ignore[reportCallIssue]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Light:
+    """One directional light and what bounces around it."""
+
+    direction_world: tuple[float, float, float] = (0.35, -0.45, 0.82)
+    """From the scene towards the light."""
+    ambient: float = 0.35
+    """Share of light that arrives from everywhere, 0..1."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Render:
+    """What the camera sees. Reusable as the ``out`` of the next call of the same shape."""
+
+    points: Float32[np.ndarray, "t h w 3"]
+    """Camera-frame metres; 0 where not ``valid``."""
+    valid: Bool[np.ndarray, "t h w"]
+    """Pixels that see a surface."""
+    ids: UInt16[np.ndarray, "t h w"]
+    """Label of the body seen; 0 where not ``valid``."""
+    rgb: UInt8[np.ndarray, "t h w 3"] | None = field(default=None)
+    """Shaded colour; black where not ``valid``."""
+
+
+def assemble(parts: Sequence[tuple[Mesh, int]]) -> Surfaces:
+    """Flatten ``(mesh, body)`` pairs; vertices are in the frame of their body."""
+    if not parts:
+        raise ValueError("there is nothing to draw: the robot has no visual geometry")
+    offsets = np.cumsum([0] + [len(m.vertices) for m, _ in parts])
+    texture_index: dict[int, int] = {}
+    textures: list[np.ndarray] = []
+    uvs, face_texture = [], []
+    for mesh, _ in parts:
+        n = len(mesh.faces)
+        if mesh.texture is not None and mesh.uvs is not None:
+            if id(mesh.texture) not in texture_index:
+                texture_index[id(mesh.texture)] = len(textures)
+                textures.append(mesh.texture)
+            uvs.append(mesh.uvs)
+            face_texture.append(np.full(n, texture_index[id(mesh.texture)], np.int32))
+        else:
+            uvs.append(np.zeros((n, 3, 2), np.float32))
+            face_texture.append(np.full(n, -1, np.int32))
+    return Surfaces(
+        vertices=np.concatenate([m.vertices for m, _ in parts]).astype(np.float64),
+        vertex_body=np.concatenate([np.full(len(m.vertices), b, np.int32) for m, b in parts]),
+        faces=np.concatenate([m.faces + np.int32(o) for (m, _), o in zip(parts, offsets[:-1], strict=True)]),
+        face_body=np.concatenate([np.full(len(m.faces), b, np.int32) for m, b in parts]),
+        normals=np.concatenate([corner_normals(m) for m, _ in parts]),
+        colors=np.concatenate([m.colors for m, _ in parts]),
+        uvs=np.concatenate(uvs),
+        face_texture=np.concatenate(face_texture),
+        textures=tuple(textures),
+    )
+
+
+def rasterize(
+    surfaces: Surfaces,
+    Ts_camera_body: Float[np.ndarray, "t b 4 4"],
+    camera: Camera,
+    *,
+    labels: UInt16[np.ndarray, " b"] | None = None,
+    rgb: bool = False,
+    light: Light | None = None,
+    near: float = NEAR,
+    out: Render | None = None,
+) -> Render:
+    """Draw every frame. ``labels`` names the bodies in the id image (default 1 + body index); ``out`` reuses
+    the arrays of an earlier call, which saves the cost of fresh memory."""
+    frames, bodies = Ts_camera_body.shape[:2]
+    shape = (frames, camera.height, camera.width)
+    if not near > 0:
+        raise ValueError(f"near must be positive, got {near}")
+    if int(surfaces.face_body.max(initial=-1)) >= bodies:
+        raise ValueError(f"the scene has {int(surfaces.face_body.max()) + 1} bodies but {bodies} transforms were given")
+    if labels is None:
+        labels = np.arange(1, bodies + 1, dtype=np.uint16)
+    if out is None:
+        # np.zeros maps pages lazily: pixels that see nothing are never written.
+        out = Render(
+            points=np.zeros((*shape, 3), np.float32),
+            valid=np.zeros(shape, bool),
+            ids=np.zeros(shape, np.uint16),
+            rgb=np.zeros((*shape, 3), np.uint8) if rgb else None,
+        )
+    elif out.valid.shape != shape or (out.rgb is None) == rgb:
+        raise ValueError(f"out has shape {out.valid.shape} and rgb={out.rgb is not None}, need {shape} and rgb={rgb}")
+    light = light or Light()
+    direction = np.asarray(light.direction_world, np.float64)
+    R_camera_world = np.swapaxes(camera.poses(frames)[:, :3, :3], 1, 2)
+    raster_kernels.render(
+        surfaces.vertices, surfaces.vertex_body, surfaces.faces, surfaces.face_body, labels,
+        surfaces.colors, surfaces.normals, surfaces.uvs, surfaces.face_texture, surfaces.numba_textures,
+        np.ascontiguousarray(Ts_camera_body, np.float64), np.array(camera.K), near,
+        R_camera_world @ (direction / np.linalg.norm(direction)), light.ambient,
+        max(1, min(numba.get_num_threads(), frames)),
+        out.points, out.valid, out.ids, out.rgb if out.rgb is not None else np.zeros((1, 1, 1, 3), np.uint8), rgb,
+    )  # fmt: skip
+    return out
