@@ -14,7 +14,7 @@ from pathlib import Path
 def whole_file(path: Path, *, overwrite: bool) -> Iterator[Path]:
     """A temporary sibling to write, which becomes ``path`` at the end and vanishes on any failure."""
     if path.is_dir() or (path.exists() and not overwrite):
-        raise ValueError(f"{path} exists; pass overwrite=True to replace a file, or choose another path")
+        raise ValueError(f"{path} exists; pass overwrite (--overwrite) to replace a file, or choose another path")
     # The suffix stays last, because encoders choose the container by it.
     temporary = path.with_name(f".{path.stem}.tmp-{os.getpid()}{path.suffix}")
     try:
@@ -59,7 +59,7 @@ def _check_replaceable(target: Path, overwrite: bool, ours: Callable[[Path], boo
     if not target.exists():
         return
     if not overwrite:
-        raise ValueError(f"{target} exists; pass overwrite=True to replace it, or choose another path")
+        raise ValueError(f"{target} exists; pass overwrite (--overwrite) to replace it, or choose another path")
     if not target.is_dir() or (any(target.iterdir()) and not ours(target)):
         raise ValueError(f"{target} exists and kinema4d did not write it, so it is not replaced; choose another path")
 

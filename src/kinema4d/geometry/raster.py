@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numba
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Int32, UInt8, UInt16
-from numba.typed import List
+from jaxtyping import Bool, Float, Float32, Int32, Int64, UInt8, UInt16
 
 from kinema4d.geometry import raster_kernels
 from kinema4d.geometry.mesh import Mesh, corner_normals
@@ -27,6 +25,8 @@ class Surfaces:
     """Metres in the frame of the vertex's body."""
     vertex_body: Int32[np.ndarray, " v"]
     """Which body each vertex belongs to."""
+    spans: Int64[np.ndarray, "s 3"]
+    """The same by runs of vertices: first, last + 1, body."""
     faces: Int32[np.ndarray, "f 3"]
     """Vertex indices."""
     face_body: Int32[np.ndarray, " f"]
@@ -38,15 +38,11 @@ class Surfaces:
     uvs: Float32[np.ndarray, "f 3 2"]
     """Texture coordinates; zero where there is no texture."""
     face_texture: Int32[np.ndarray, " f"]
-    """Index into ``textures``, or -1."""
-    textures: tuple[UInt8[np.ndarray, "_h _w 3"], ...]
-    """Images."""
-    numba_textures: Any = field(init=False, repr=False)
-    """The images as Numba wants them; converting costs milliseconds, so it is done once."""
-
-    def __post_init__(self) -> None:
-        images = [np.ascontiguousarray(i) for i in self.textures] or [np.zeros((1, 1, 3), np.uint8)]
-        object.__setattr__(self, "numba_textures", List(images))  # pyright: ignore[reportCallIssue]
+    """Index into ``texture_shape``, or -1."""
+    texels: UInt8[np.ndarray, "n 3"]
+    """The pixels of all textures, one after the other."""
+    texture_shape: Int64[np.ndarray, "k 3"]
+    """Per texture: its first texel, height and width."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +65,10 @@ class Render:
     """Pixels that see a surface."""
     ids: UInt16[np.ndarray, "t h w"]
     """Label of the body seen; 0 where not ``valid``."""
-    rgb: UInt8[np.ndarray, "t h w 3"] | None = field(default=None)
+    rgb: UInt8[np.ndarray, "t h w 3"] | None = None
     """Shaded colour; black where not ``valid``."""
+    boxes: Int64[np.ndarray, "t 4"]
+    """Per frame the first and last column and row outside which nothing is valid; empty where first > last."""
 
 
 def assemble(parts: Sequence[tuple[Mesh, int]]) -> Surfaces:
@@ -92,16 +90,20 @@ def assemble(parts: Sequence[tuple[Mesh, int]]) -> Surfaces:
         else:
             uvs.append(np.zeros((n, 3, 2), np.float32))
             face_texture.append(np.full(n, -1, np.int32))
+    sizes = np.array([i.shape[:2] for i in textures], np.int64).reshape(-1, 2).T
+    starts = np.concatenate([[0], np.cumsum(sizes[0] * sizes[1])])[:-1]
     return Surfaces(
         vertices=np.concatenate([m.vertices for m, _ in parts]).astype(np.float64),
         vertex_body=np.concatenate([np.full(len(m.vertices), b, np.int32) for m, b in parts]),
+        spans=np.stack([offsets[:-1], offsets[1:], [b for _, b in parts]], axis=1).astype(np.int64),
         faces=np.concatenate([m.faces + np.int32(o) for (m, _), o in zip(parts, offsets[:-1], strict=True)]),
         face_body=np.concatenate([np.full(len(m.faces), b, np.int32) for m, b in parts]),
         normals=np.concatenate([corner_normals(m) for m, _ in parts]),
         colors=np.concatenate([m.colors for m, _ in parts]),
         uvs=np.concatenate(uvs),
         face_texture=np.concatenate(face_texture),
-        textures=tuple(textures),
+        texels=np.concatenate([np.zeros((0, 3), np.uint8), *(i.reshape(-1, 3) for i in textures)]),
+        texture_shape=np.stack([starts, *sizes], axis=1).astype(np.int64),
     )
 
 
@@ -133,6 +135,7 @@ def rasterize(
             valid=np.zeros(shape, bool),
             ids=np.zeros(shape, np.uint16),
             rgb=np.zeros((*shape, 3), np.uint8) if rgb else None,
+            boxes=np.tile(np.array([camera.width, -1, camera.height, -1]), (frames, 1)),
         )
     elif out.valid.shape != shape or (out.rgb is None) == rgb:
         raise ValueError(f"out has shape {out.valid.shape} and rgb={out.rgb is not None}, need {shape} and rgb={rgb}")
@@ -140,11 +143,11 @@ def rasterize(
     direction = np.asarray(light.direction_world, np.float64)
     R_camera_world = np.swapaxes(camera.poses(frames)[:, :3, :3], 1, 2)
     raster_kernels.render(
-        surfaces.vertices, surfaces.vertex_body, surfaces.faces, surfaces.face_body, labels,
-        surfaces.colors, surfaces.normals, surfaces.uvs, surfaces.face_texture, surfaces.numba_textures,
+        surfaces.vertices, surfaces.spans, surfaces.faces, surfaces.face_body, labels,
+        surfaces.colors, surfaces.normals, surfaces.uvs, surfaces.face_texture, surfaces.texels, surfaces.texture_shape,
         np.ascontiguousarray(Ts_camera_body, np.float64), np.array(camera.K), near,
         R_camera_world @ (direction / np.linalg.norm(direction)), light.ambient,
         max(1, min(numba.get_num_threads(), frames)),
-        out.points, out.valid, out.ids, out.rgb if out.rgb is not None else np.zeros((1, 1, 1, 3), np.uint8), rgb,
+        out.points, out.valid, out.ids, out.rgb if out.rgb is not None else np.zeros((1, 1, 1, 3), np.uint8), out.boxes, rgb,
     )  # fmt: skip
     return out

@@ -15,14 +15,10 @@ EDGE = 1e-9
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _fill(u0, v0, w0, u1, v1, w1, u2, v2, w2, triangle, height, width, w_buffer, triangle_buffer):
-    """Draw one triangle, double-sided, at pixel centres; the nearest wins, ties go to the earlier one."""
-    x_first = max(int(np.ceil(min(u0, u1, u2))), 0)
-    x_last = min(int(np.floor(max(u0, u1, u2))), width - 1)
-    y_first = max(int(np.ceil(min(v0, v1, v2))), 0)
-    y_last = min(int(np.floor(max(v0, v1, v2))), height - 1)
-    if x_first > x_last or y_first > y_last:
-        return
+def _fill(
+    x_first, x_last, y_first, y_last, u0, v0, w0, u1, v1, w1, u2, v2, w2, triangle, w_buffer, triangle_buffer
+):  # fmt: skip
+    """Draw one triangle, double-sided, at the pixel centres of a box; the nearest wins, of equals the first drawn."""
     area = (u1 - u0) * (v2 - v0) - (u2 - u0) * (v1 - v0)
     if area == 0.0:
         return
@@ -41,9 +37,10 @@ def _fill(u0, v0, w0, u1, v1, w1, u2, v2, w2, triangle, height, width, w_buffer,
             e2 = e2_row + dx2 * x
             if e0 >= -EDGE and e1 >= -EDGE and e2 >= -EDGE:
                 w = (e0 * w0 + e1 * w1 + e2 * w2) * inverse_area
-                if w > w_buffer[y, x]:
-                    w_buffer[y, x] = w
-                    triangle_buffer[y, x] = triangle
+                a, b = np.uintp(y), np.uintp(x)
+                if w > w_buffer[a, b]:
+                    w_buffer[a, b] = w
+                    triangle_buffer[a, b] = triangle
 
 
 @njit(cache=True, nogil=True)
@@ -70,61 +67,143 @@ def _fill_clipped(p, near, K, triangle, height, width, w_buffer, triangle_buffer
             w[n] = 1.0 / near
             n += 1
     for k in range(2, n):
+        x_first = int(np.ceil(max(min(u[0], u[k - 1], u[k]), 0.0)))
+        x_last = int(np.floor(min(max(u[0], u[k - 1], u[k]), width - 1.0)))
+        y_first = int(np.ceil(max(min(v[0], v[k - 1], v[k]), 0.0)))
+        y_last = int(np.floor(min(max(v[0], v[k - 1], v[k]), height - 1.0)))
         _fill(
-            u[0], v[0], w[0], u[k - 1], v[k - 1], w[k - 1], u[k], v[k], w[k],
-            triangle, height, width, w_buffer, triangle_buffer,
+            x_first, x_last, y_first, y_last, u[0], v[0], w[0], u[k - 1], v[k - 1], w[k - 1], u[k], v[k], w[k],
+            triangle, w_buffer, triangle_buffer,
         )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
-def _draw(vertices, vertex_body, faces, Ts, K, near, height, width, camera_xyz, screen, w_buffer, triangle_buffer):
-    """All triangles of one frame into the buffers."""
-    for i in range(vertices.shape[0]):
-        T = Ts[vertex_body[i]]
+@njit(cache=True, nogil=True, error_model="numpy")
+def _project(vertices, first, last, T, K, near, height, width, camera_xyz, screen, cells):
+    """Vertices first..last of one body to camera space, to the screen, and to whole pixels.
+
+    ``cells`` holds ceil(u), floor(u), ceil(v), floor(v), clamped to just outside the image, so that the pixel box
+    of a triangle is a minimum and a maximum of integers; behind the near plane it spans the image."""
+    t00, t01, t02, t03 = T[0, 0], T[0, 1], T[0, 2], T[0, 3]
+    t10, t11, t12, t13 = T[1, 0], T[1, 1], T[1, 2], T[1, 3]
+    t20, t21, t22, t23 = T[2, 0], T[2, 1], T[2, 2], T[2, 3]
+    fx, skew, cx, fy, cy = K[0, 0], K[0, 1], K[0, 2], K[1, 1], K[1, 2]
+    for i in range(first, last):
         a, b, c = vertices[i, 0], vertices[i, 1], vertices[i, 2]
-        x = T[0, 0] * a + T[0, 1] * b + T[0, 2] * c + T[0, 3]
-        y = T[1, 0] * a + T[1, 1] * b + T[1, 2] * c + T[1, 3]
-        z = T[2, 0] * a + T[2, 1] * b + T[2, 2] * c + T[2, 3]
+        x = t00 * a + t01 * b + t02 * c + t03
+        y = t10 * a + t11 * b + t12 * c + t13
+        z = t20 * a + t21 * b + t22 * c + t23
+        w = 1.0 / z if z >= near else 0.0  # 0 marks "behind the near plane"
+        u = (fx * x + skew * y) * w + cx
+        v = fy * y * w + cy
         camera_xyz[i, 0] = x
         camera_xyz[i, 1] = y
         camera_xyz[i, 2] = z
-        w = 1.0 / z if z >= near else 0.0  # 0 marks "behind the near plane"
-        screen[i, 0] = (K[0, 0] * x + K[0, 1] * y) * w + K[0, 2]
-        screen[i, 1] = K[1, 1] * y * w + K[1, 2]
+        screen[i, 0] = u
+        screen[i, 1] = v
         screen[i, 2] = w
-    corners = np.empty((3, 3))
-    for f in range(faces.shape[0]):
-        i, j, k = faces[f, 0], faces[f, 1], faces[f, 2]
-        w0, w1, w2 = screen[i, 2], screen[j, 2], screen[k, 2]
-        if w0 > 0.0 and w1 > 0.0 and w2 > 0.0:
-            u0, u1, u2 = screen[i, 0], screen[j, 0], screen[k, 0]
-            # Most triangles of a robot are smaller than a pixel: leave before any set-up.
-            if np.ceil(min(u0, u1, u2)) > np.floor(max(u0, u1, u2)):
-                continue
-            _fill(
-                u0, screen[i, 1], w0, u1, screen[j, 1], w1, u2, screen[k, 1], w2,
-                f, height, width, w_buffer, triangle_buffer,
-            )  # fmt: skip
-        elif w0 > 0.0 or w1 > 0.0 or w2 > 0.0:
-            corners[0] = camera_xyz[i]
-            corners[1] = camera_xyz[j]
-            corners[2] = camera_xyz[k]
-            _fill_clipped(corners, near, K, f, height, width, w_buffer, triangle_buffer)
+        u = min(max(u, -1.0), width + 0.0)
+        v = min(max(v, -1.0), height + 0.0)
+        cells[i, 0] = np.int32(np.ceil(u)) if w > 0.0 else np.int32(0)
+        cells[i, 1] = np.int32(np.floor(u)) if w > 0.0 else np.int32(width)
+        cells[i, 2] = np.int32(np.ceil(v)) if w > 0.0 else np.int32(0)
+        cells[i, 3] = np.int32(np.floor(v)) if w > 0.0 else np.int32(height)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _box(cells, i, j, k, height, width):
+    """First and last column and row of the pixel centres that a triangle may cover; empty if first > last."""
+    x_first = max(min(cells[i, 0], cells[j, 0], cells[k, 0]), 0)
+    x_last = min(max(cells[i, 1], cells[j, 1], cells[k, 1]), width - 1)
+    y_first = max(min(cells[i, 2], cells[j, 2], cells[k, 2]), 0)
+    y_last = min(max(cells[i, 3], cells[j, 3], cells[k, 3]), height - 1)
+    return x_first, x_last, y_first, y_last
 
 
 @njit(cache=True, nogil=True)
-def _shade(p, f, faces, camera_xyz, normals, face_body, Ts, colors, uvs, face_texture, textures, light, ambient, out):
-    """Colour of the surface point p of triangle f: texture or flat colour, one directional light, two-sided."""
-    i, j, k = faces[f, 0], faces[f, 1], faces[f, 2]
+def _draw(
+    vertices, spans, faces, Ts, K, near, height, width, camera_xyz, screen, cells, some, front, back,
+    w_buffer, triangle_buffer, box,
+):  # fmt: skip
+    """All triangles of one frame into the buffers; ``box`` receives the columns and rows that may have changed.
+
+    Sorting triangles into lists first keeps the loops free of branches that a processor cannot predict, and puts
+    those that face the camera first. The others are drawn too, for real meshes are not all wound outwards, but
+    most are hidden by then, which a look at their few pixels tells."""
+    for n in range(spans.shape[0]):
+        _project(
+            vertices, spans[n, 0], spans[n, 1], Ts[spans[n, 2]], K, near, height, width, camera_xyz, screen, cells
+        )  # fmt: skip
+    kept = 0
+    for f in range(faces.shape[0]):  # half the triangles of a robot hold no pixel centre
+        i, j, k = np.uintp(faces[f, 0]), np.uintp(faces[f, 1]), np.uintp(faces[f, 2])
+        x_first, x_last, y_first, y_last = _box(cells, i, j, k, height, width)
+        some[kept] = f
+        kept += int(x_first <= x_last) & int(y_first <= y_last)
+    fronts = 0
+    backs = 0
+    for n in range(kept):
+        f = some[n]
+        i, j, k = np.uintp(faces[f, 0]), np.uintp(faces[f, 1]), np.uintp(faces[f, 2])
+        u0, v0 = screen[i, 0], screen[i, 1]
+        area = (screen[j, 0] - u0) * (screen[k, 1] - v0) - (screen[k, 0] - u0) * (screen[j, 1] - v0)
+        front[fronts] = f
+        back[backs] = f
+        away = int(area > 0.0)
+        fronts += 1 - away
+        backs += away
+    corners = np.empty((3, 3))
+    left, right, top, bottom = width, -1, height, -1
+    for n in range(fronts + backs):
+        second = n >= fronts
+        f = back[n - fronts] if second else front[n]
+        i, j, k = np.uintp(faces[f, 0]), np.uintp(faces[f, 1]), np.uintp(faces[f, 2])
+        x_first, x_last, y_first, y_last = _box(cells, i, j, k, height, width)
+        w0, w1, w2 = screen[i, 2], screen[j, 2], screen[k, 2]
+        if not (w0 > 0.0 and w1 > 0.0 and w2 > 0.0):
+            if w0 > 0.0 or w1 > 0.0 or w2 > 0.0:
+                corners[0] = camera_xyz[i]
+                corners[1] = camera_xyz[j]
+                corners[2] = camera_xyz[k]
+                _fill_clipped(corners, near, K, f, height, width, w_buffer, triangle_buffer)
+                left, right, top, bottom = 0, width - 1, 0, height - 1
+            continue
+        if second:
+            nearest = max(w0, w1, w2)
+            hidden = True
+            for y in range(y_first, y_last + 1):
+                for x in range(x_first, x_last + 1):
+                    hidden = hidden and w_buffer[y, x] >= nearest
+                if not hidden:
+                    break
+            if hidden:
+                continue
+        left, right = min(left, x_first), max(right, x_last)
+        top, bottom = min(top, y_first), max(bottom, y_last)
+        _fill(
+            x_first, x_last, y_first, y_last,
+            screen[i, 0], screen[i, 1], w0, screen[j, 0], screen[j, 1], w1, screen[k, 0], screen[k, 1], w2,
+            f, w_buffer, triangle_buffer,
+        )  # fmt: skip
+    box[0], box[1], box[2], box[3] = left, right, top, bottom
+
+
+@njit(cache=True, nogil=True)
+def _shade(
+    x_eye, y_eye, z_eye, f, faces, camera_xyz, normals, face_body, Ts, colors, uvs, face_texture, texels, texture_shape,
+    light, ambient, rgb, t, row, column,
+):  # fmt: skip
+    """Colour of a surface point of triangle f: texture or flat colour, one directional light, two-sided. Takes
+    whole arrays and indices: slices would cost an atomic reference count per pixel."""
+    i, j, k = np.uintp(faces[f, 0]), np.uintp(faces[f, 1]), np.uintp(faces[f, 2])
     ax = camera_xyz[j, 0] - camera_xyz[i, 0]
     ay = camera_xyz[j, 1] - camera_xyz[i, 1]
     az = camera_xyz[j, 2] - camera_xyz[i, 2]
     bx = camera_xyz[k, 0] - camera_xyz[i, 0]
     by = camera_xyz[k, 1] - camera_xyz[i, 1]
     bz = camera_xyz[k, 2] - camera_xyz[i, 2]
-    px = p[0] - camera_xyz[i, 0]
-    py = p[1] - camera_xyz[i, 1]
-    pz = p[2] - camera_xyz[i, 2]
+    px = x_eye - camera_xyz[i, 0]
+    py = y_eye - camera_xyz[i, 1]
+    pz = z_eye - camera_xyz[i, 2]
     aa = ax * ax + ay * ay + az * az
     ab = ax * bx + ay * by + az * bz
     bb = bx * bx + by * by + bz * bz
@@ -137,25 +216,24 @@ def _shade(p, f, faces, camera_xyz, normals, face_body, Ts, colors, uvs, face_te
         b1 = min(max((bb * pa - ab * pb) / determinant, 0.0), 1.0)
         b2 = min(max((aa * pb - ab * pa) / determinant, 0.0), 1.0 - b1)
     b0 = 1.0 - b1 - b2
-    R = Ts[face_body[f]]
+    body = np.uintp(face_body[f])
     nx = b0 * normals[f, 0, 0] + b1 * normals[f, 1, 0] + b2 * normals[f, 2, 0]
     ny = b0 * normals[f, 0, 1] + b1 * normals[f, 1, 1] + b2 * normals[f, 2, 1]
     nz = b0 * normals[f, 0, 2] + b1 * normals[f, 1, 2] + b2 * normals[f, 2, 2]
-    cx = R[0, 0] * nx + R[0, 1] * ny + R[0, 2] * nz
-    cy = R[1, 0] * nx + R[1, 1] * ny + R[1, 2] * nz
-    cz = R[2, 0] * nx + R[2, 1] * ny + R[2, 2] * nz
+    cx = Ts[t, body, 0, 0] * nx + Ts[t, body, 0, 1] * ny + Ts[t, body, 0, 2] * nz
+    cy = Ts[t, body, 1, 0] * nx + Ts[t, body, 1, 1] * ny + Ts[t, body, 1, 2] * nz
+    cz = Ts[t, body, 2, 0] * nx + Ts[t, body, 2, 1] * ny + Ts[t, body, 2, 2] * nz
     length = np.sqrt(cx * cx + cy * cy + cz * cz)
     lambert = 0.0
     if length > 0.0:
-        facing = cx * p[0] + cy * p[1] + cz * p[2]
-        lambert = (cx * light[0] + cy * light[1] + cz * light[2]) / length
+        facing = cx * x_eye + cy * y_eye + cz * z_eye
+        lambert = (cx * light[t, 0] + cy * light[t, 1] + cz * light[t, 2]) / length
         if facing > 0.0:  # the normal points away from the camera: we look at the back side
             lambert = -lambert
     brightness = ambient + (1.0 - ambient) * max(lambert, 0.0)
     texture = face_texture[f]
     if texture >= 0:
-        image = textures[texture]
-        h, w = image.shape[0], image.shape[1]
+        start, h, w = texture_shape[texture, 0], texture_shape[texture, 1], texture_shape[texture, 2]
         u = b0 * uvs[f, 0, 0] + b1 * uvs[f, 1, 0] + b2 * uvs[f, 2, 0]
         v = b0 * uvs[f, 0, 1] + b1 * uvs[f, 1, 1] + b2 * uvs[f, 2, 1]
         # Bilinear with wrap; v points up in texture space.
@@ -165,53 +243,66 @@ def _shade(p, f, faces, camera_xyz, normals, face_body, Ts, colors, uvs, face_te
         y0 = int(np.floor(y))
         fx = x - x0
         fy = y - y0
+        a00 = start + (y0 % h) * w + x0 % w
+        a01 = start + (y0 % h) * w + (x0 + 1) % w
+        a10 = start + ((y0 + 1) % h) * w + x0 % w
+        a11 = start + ((y0 + 1) % h) * w + (x0 + 1) % w
         for c in range(3):
-            top = (1 - fx) * image[y0 % h, x0 % w, c] + fx * image[y0 % h, (x0 + 1) % w, c]
-            bottom = (1 - fx) * image[(y0 + 1) % h, x0 % w, c] + fx * image[(y0 + 1) % h, (x0 + 1) % w, c]
-            out[c] = np.uint8(min(brightness * ((1 - fy) * top + fy * bottom) + 0.5, 255.0))
+            top = (1 - fx) * texels[a00, c] + fx * texels[a01, c]
+            bottom = (1 - fx) * texels[a10, c] + fx * texels[a11, c]
+            rgb[t, row, column, c] = np.uint8(min(brightness * ((1 - fy) * top + fy * bottom) + 0.5, 255.0))
     else:
         for c in range(3):
-            out[c] = np.uint8(min(brightness * colors[f, c] + 0.5, 255.0))
+            rgb[t, row, column, c] = np.uint8(min(brightness * colors[f, c] + 0.5, 255.0))
 
 
 @njit(cache=True, nogil=True, parallel=True)
 def render(
-    vertices, vertex_body, faces, face_body, labels, colors, normals, uvs, face_texture, textures,
+    vertices, spans, faces, face_body, labels, colors, normals, uvs, face_texture, texels, texture_shape,
     Ts_camera_body, K, near, light_camera, ambient, chunks,
-    points, valid, ids, rgb, shaded,
+    points, valid, ids, rgb, boxes, shaded,
 ):  # fmt: skip
-    """Every frame of a sequence. ``points``, ``valid``, ``ids`` and ``rgb`` are written in place; pixels that
-    a reused buffer holds from an earlier call are cleared, untouched pages of a fresh one stay untouched."""
+    """Every frame of a sequence. ``points``, ``valid``, ``ids``, ``rgb`` and ``boxes`` are written in place; pixels
+    that a reused buffer holds from an earlier call are cleared, untouched pages of a fresh one stay untouched."""
     frames, height, width = valid.shape
     for chunk in prange(chunks):
         camera_xyz = np.empty((vertices.shape[0], 3))
         screen = np.empty((vertices.shape[0], 3))
+        cells = np.empty((vertices.shape[0], 4), np.int32)
+        some = np.empty(faces.shape[0], np.int32)
+        front = np.empty(faces.shape[0], np.int32)
+        back = np.empty(faces.shape[0], np.int32)
         w_buffer = np.zeros((height, width))
         triangle_buffer = np.empty((height, width), np.int32)
-        p = np.empty(3)
+        box = np.empty(4, np.int64)
         for t in range(chunk, frames, chunks):
             Ts = Ts_camera_body[t]
             _draw(
-                vertices, vertex_body, faces, Ts, K, near, height, width, camera_xyz, screen, w_buffer, triangle_buffer
-            )
-            for y in range(height):
+                vertices, spans, faces, Ts, K, near, height, width,
+                camera_xyz, screen, cells, some, front, back, w_buffer, triangle_buffer, box,
+            )  # fmt: skip
+            # Pixels of an older frame in a reused buffer lie inside the box that it left behind.
+            left, right = min(box[0], boxes[t, 0]), max(box[1], boxes[t, 1])
+            top, bottom = min(box[2], boxes[t, 2]), max(box[3], boxes[t, 3])
+            boxes[t] = box
+            for y in range(top, bottom + 1):
                 ray_y = (y - K[1, 2]) / K[1, 1]
-                for x in range(width):
+                for x in range(left, right + 1):
                     w = w_buffer[y, x]
                     if w > 0.0:
                         f = triangle_buffer[y, x]
-                        p[2] = 1.0 / w
-                        p[1] = ray_y * p[2]
-                        p[0] = (x - K[0, 2] - K[0, 1] * ray_y) / K[0, 0] * p[2]
-                        points[t, y, x, 0] = p[0]
-                        points[t, y, x, 1] = p[1]
-                        points[t, y, x, 2] = p[2]
+                        z_eye = 1.0 / w
+                        y_eye = ray_y * z_eye
+                        x_eye = (x - K[0, 2] - K[0, 1] * ray_y) / K[0, 0] * z_eye
+                        points[t, y, x, 0] = x_eye
+                        points[t, y, x, 1] = y_eye
+                        points[t, y, x, 2] = z_eye
                         valid[t, y, x] = True
                         ids[t, y, x] = labels[face_body[f]]
                         if shaded:
                             _shade(
-                                p, f, faces, camera_xyz, normals, face_body, Ts, colors, uvs, face_texture,
-                                textures, light_camera[t], ambient, rgb[t, y, x],
+                                x_eye, y_eye, z_eye, f, faces, camera_xyz, normals, face_body, Ts_camera_body, colors,
+                                uvs, face_texture, texels, texture_shape, light_camera, ambient, rgb, t, y, x,
                             )  # fmt: skip
                         w_buffer[y, x] = 0.0
                     elif valid[t, y, x]:

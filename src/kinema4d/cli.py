@@ -1,0 +1,319 @@
+"""The command line: each command is a typed function; imports happen inside, so ``--help`` is quick."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+if TYPE_CHECKING:
+    from kinema4d.robot.model import Robot
+    from kinema4d.types import Control
+
+
+def control(
+    *,
+    robot: tuple[str, ...],
+    actions: tuple[Path, ...],
+    camera: tuple[Path, ...],
+    out: Path,
+    base: tuple[str, ...] = (),
+    space: Literal["joint_position", "joint_velocity", "ee_pose", "ee_delta"] | None = None,
+    convention: str | None = None,
+    fps: float | None = None,
+    tool_link: str | None = None,
+    height: int | None = None,
+    width: int | None = None,
+    rgb: bool = True,
+    assets: Path | None = None,
+    packages: tuple[Path, ...] = (),
+    overwrite: bool = False,
+    json: bool = False,
+) -> None:
+    """Drive robots with actions and write the 4D control clip that a camera sees.
+
+    Args:
+        robot: Zoo name, or path to a URDF or MJCF file; several for several arms.
+        actions: npz, json, csv or parquet; one per robot.
+        camera: Camera json; with several, each gets a folder inside OUT named after its file.
+        out: Folder to write.
+        base: Where each robot stands, "x,y,z,yaw" in metres and degrees; overrides the action file.
+        space: Action space, where the file does not say it.
+        convention: Source convention (kinema4d, droid, bridge, rt1, libero, ...), where the file does not say it.
+        fps: Rate of the actions, where the file does not say it.
+        tool_link: Link that end-effector actions speak about; default is the robot's own.
+        height: Render at this height instead of the camera's.
+        width: Render at this width instead of the camera's.
+        rgb: Also render shaded colour.
+        assets: Folder of robots, searched before KINEMA4D_ASSETS and pip packages.
+        packages: Folders in which package:// paths are looked up.
+        overwrite: Replace an earlier clip at OUT.
+        json: Print one JSON object instead of a table.
+    """
+    from dataclasses import replace
+
+    from kinema4d.data.store import save
+    from kinema4d.geometry.camera import load_camera
+    from kinema4d.robot.action_files import load_actions
+    from kinema4d.robot.actions import drive
+    from kinema4d.robot.control import project, robot_surfaces
+    from kinema4d.robot.zoo import load_robot
+
+    if len(actions) != len(robot) or (base and len(base) != len(robot)):
+        raise ValueError(
+            f"{len(robot)} robots need as many action files (got {len(actions)}) and bases (got {len(base)})"
+        )
+    if len({c.stem for c in camera}) != len(camera):
+        raise ValueError(f"camera files must have different names, got {', '.join(c.name for c in camera)}")
+    clock = _Clock()
+    robots = [load_robot(r, assets=assets, packages=packages, tool_link=tool_link) for r in robot]
+    cameras = [load_camera(c) for c in camera]
+    if height or width:
+        cameras = [c.resized(height or c.height, width or c.width) for c in cameras]
+    options = {"space": space, "convention": convention, "fps": fps}
+    sequences = [load_actions(a, **options) for a in actions]
+    sequences = [replace(s, T_world_base=_base(b)) for s, b in zip(sequences, base, strict=True)] if base else sequences
+    clock.lap("load")
+    arms = [drive(r, s) for r, s in zip(robots, sequences, strict=True)]
+    clock.lap("kinematics")
+    surfaces = robot_surfaces(robots)
+    clock.lap("load")
+    folders = [out] if len(camera) == 1 else [out / c.stem for c in camera]
+    provenance = _provenance(
+        "control", locals(), ("robot", "actions", "camera", "base", "space", "convention", "fps", "tool_link")
+    )
+    signals = []
+    for seen, folder in zip(cameras, folders, strict=True):
+        signal = project(robots, arms, seen, rgb=rgb, surfaces=surfaces)
+        clock.lap("raster")
+        save(signal, folder, provenance=provenance, overwrite=overwrite)
+        clock.lap("write")
+        signals.append(signal)
+    _report(_summary(robots, signals, folders, clock), json)
+
+
+def view(
+    clip: Annotated[Path, tyro.conf.Positional],
+    /,
+    *,
+    port: int = 8080,
+    host: str = "127.0.0.1",
+    html: Path | None = None,
+    assets: Path | None = None,
+) -> None:
+    """Show a clip in the browser: 4D point cloud, robot, camera, image, with a time slider.
+
+    Args:
+        clip: Folder that another command wrote.
+        port: Port of the web page.
+        host: Address to listen on; 0.0.0.0 for other machines.
+        html: Write a self-contained page to this file instead of serving.
+        assets: Folder of robots, searched before KINEMA4D_ASSETS and pip packages.
+    """
+    from kinema4d.data.store import load
+    from kinema4d.robot.zoo import load_robot
+    from kinema4d.viewer.html import export_html
+    from kinema4d.viewer.view import view as show
+
+    thing = load(clip)
+    robots = []
+    for arm in getattr(thing, "arms", ()):
+        try:
+            robots.append(load_robot(arm.robot, assets=assets))
+        except ValueError as error:
+            _warn(f"showing points without the robot's mesh: {error}")
+            robots = []
+            break
+    if html is not None:
+        export_html(thing, html, robots=robots)
+        print(f"wrote {html}: open it in a browser")
+        return
+    show(thing, robots=robots, port=port, host=host)
+
+
+def doctor(*, json: bool = False) -> None:
+    """Say what is installed, what is missing and how to get it.
+
+    Args:
+        json: Print one JSON object instead of a table.
+    """
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from kinema4d import __version__
+    from kinema4d.doctor import examine
+
+    findings = examine()
+    if json:
+        print(json_module.dumps({"version": __version__, "findings": [asdict(f) for f in findings]}, indent=1))
+    else:
+        table = Table(title=f"kinema4d {__version__}", title_justify="left", box=None, pad_edge=False)
+        for column in ("", "what", "found", "to get it"):
+            table.add_column(column, overflow="fold")
+        for f in findings:
+            table.add_row(
+                "[green]ok[/]" if f.ok else "[yellow]--[/]", f.name, f.detail, "" if f.ok else escape(f.remedy)
+            )
+        Console().print(table)
+    if any(f.group in ("system", "core") and not f.ok for f in findings):
+        raise SystemExit(1)
+
+
+def export(
+    clip: Annotated[Path, tyro.conf.Positional],
+    /,
+    *,
+    format: Literal["pointmap-mp4", "ply", "rrd"],
+    out: Path,
+    overwrite: bool = False,
+) -> None:
+    """Convert a clip for other programs.
+
+    Args:
+        clip: Folder that another command wrote.
+        format: The paper's pseudo-RGB pointmap video, a PLY file per frame, or a rerun recording.
+        out: File (pointmap-mp4, rrd) or folder (ply) to write.
+        overwrite: Replace what is there.
+    """
+    from kinema4d.data.export import export as write
+    from kinema4d.data.store import load
+
+    thing = load(clip)
+    written = write(getattr(thing, "clip", thing), format, out, overwrite=overwrite)
+    print(
+        f"wrote {len(written)} file{'s' if len(written) > 1 else ''}: {written[0]}{' ...' if len(written) > 1 else ''}"
+    )
+
+
+COMMANDS: dict[str, Any] = {
+    "control": control,
+    "view": view,
+    "doctor": doctor,
+    "data": {"export": export},
+}
+"""Every command; a dict is a group of commands."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: errors of the user's making are one line on stderr and exit code 2."""
+    try:
+        _app(COMMANDS).cli(prog="kinema4d", args=arguments)
+    except ValueError as error:
+        print(f"kinema4d: error: {' '.join(str(error).split())}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def _app(commands: Mapping[str, Any]) -> tyro.extras.SubcommandApp:
+    app = tyro.extras.SubcommandApp()
+    for name, command in commands.items():
+        app.command(_app(command) if isinstance(command, dict) else command, name=name)
+    return app
+
+
+class _Clock:
+    """Wall time by stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self.last
+        self.last = now
+
+
+def _base(text: str) -> Any:
+    import numpy as np
+
+    from kinema4d.geometry.se3 import euler_to_matrix, transform
+
+    try:
+        x, y, z, yaw = (float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f'--base takes "x,y,z,yaw" in metres and degrees, got {text!r}') from None
+    return transform(np.array([x, y, z]), euler_to_matrix(np.radians([0, 0, yaw])))
+
+
+def _provenance(command: str, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The configuration of a run, to lie beside its output."""
+    config = {n: [str(v) for v in values[n]] if isinstance(values[n], tuple) else values[n] for n in names}
+    return {"command": command, "config": config}
+
+
+def _summary(
+    robots: Sequence[Robot], signals: Sequence[Control], folders: Sequence[Path], clock: _Clock
+) -> dict[str, Any]:
+    arms = [
+        {
+            "robot": r.name,
+            "dof": r.dof,
+            "frames": len(a.converged),
+            "reached": int(a.converged.sum()),
+            "worst_m": float(a.residual_m.max()),
+            "worst_rad": float(a.residual_rad.max()),
+            "first_missed": None if a.converged.all() else int((~a.converged).argmax()),
+        }
+        for r, a in zip(robots, signals[0].arms, strict=True)
+    ]
+    clips = [
+        {
+            "out": str(folder),
+            "frames": len(s),
+            "height": s.camera.height,
+            "width": s.camera.width,
+            "fps": s.fps,
+            "robot_share": float(s.mask.mean()),
+            "frames_without_robot": int((~s.mask.any(axis=(1, 2))).sum()),
+        }
+        for s, folder in zip(signals, folders, strict=True)
+    ]
+    return {"arms": arms, "clips": clips, "seconds": {k: round(v, 3) for k, v in clock.seconds.items()}}
+
+
+def _report(summary: dict[str, Any], json: bool) -> None:
+    if json:
+        print(json_module.dumps(summary))
+    else:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for a in summary["arms"]:
+            table.add_row("robot", f"{a['robot']}, {a['dof']} joints, reached {a['reached']} of {a['frames']} frames")
+        for c in summary["clips"]:
+            size = f"{c['frames']} frames of {c['height']}x{c['width']} at {c['fps']:g} fps"
+            table.add_row("clip", f"{c['out']}: {size}, robot on {100 * c['robot_share']:.1f} % of pixels")
+        table.add_row("time", ", ".join(f"{k} {v:.2f} s" for k, v in summary["seconds"].items()))
+        table.add_row("look", f"kinema4d view {summary['clips'][0]['out']}")
+        Console(soft_wrap=True).print(table, highlight=False)
+    for a in summary["arms"]:
+        if a["first_missed"] is not None:
+            off = (
+                f"worst {1e3 * a['worst_m']:.1f} mm, {a['worst_rad']:.3f} rad"
+                if a["worst_m"] or a["worst_rad"]
+                else "a joint limit was met"
+            )
+            _warn(
+                f"{a['robot']} did not reach {a['frames'] - a['reached']} of {a['frames']} frames ({off}), first at frame {a['first_missed']}; the nearest pose is rendered"
+            )
+    for c in summary["clips"]:
+        if c["frames_without_robot"]:
+            _warn(f"{c['out']}: the robot is out of view in {c['frames_without_robot']} of {c['frames']} frames")
+
+
+def _warn(text: str) -> None:
+    print(f"kinema4d: warning: {text}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""The command line as a user meets it: in a process, with exit codes and one clear line per mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kinema4d as k4d
+from kinema4d.cli import main
+from kinema4d.geometry.camera import camera_to_dict
+
+
+@pytest.fixture
+def job(tmp_path) -> dict[str, Path]:
+    arm = k4d.load_robot("k4arm", visuals=False)
+    q = np.tile(arm.home[:6], (5, 1))
+    q[:, 0] += np.linspace(-0.4, 0.4, 5)
+    np.savez(tmp_path / "ep.npz", joint_position=q, gripper=np.linspace(0, 1, 5), fps=10.0)
+    camera = k4d.Camera(
+        K=np.array([[80.0, 0, 47.5], [0, 80, 31.5], [0, 0, 1]]),
+        T_world_camera=k4d.look_at(np.array([1.2, -0.7, 0.8]), np.array([0.1, 0, 0.3])),
+        height=64,
+        width=96,
+    )
+    (tmp_path / "cam.json").write_text(json.dumps(camera_to_dict(camera)))
+    return {"actions": tmp_path / "ep.npz", "camera": tmp_path / "cam.json", "out": tmp_path / "out"}
+
+
+def arguments(job, *extra, robot=("k4arm",), **change) -> list[str]:
+    job = {**job, **change}
+    words = ["control", "--robot", *robot, "--actions", str(job["actions"]), "--camera", str(job["camera"])]
+    return [*words, "--out", str(job["out"]), *extra]
+
+
+def run(*words: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "kinema4d.cli", *words], capture_output=True, text=True)
+
+
+def test_control_writes_a_clip_that_loads(job):
+    done = run(*arguments(job))
+    assert done.returncode == 0, done.stderr
+    assert "reached 5 of 5 frames" in done.stdout
+    assert "kinema4d view" in done.stdout
+    control = k4d.load(job["out"])
+    assert isinstance(control, k4d.Control)
+    assert control.rgb is not None
+    assert len(control) == 5
+    meta = json.loads((job["out"] / "meta.json").read_text())
+    assert meta["provenance"]["config"]["robot"] == ["k4arm"]
+    again = run(*arguments(job))
+    assert again.returncode == 2
+    assert "--overwrite" in again.stderr
+    assert run(*arguments(job, "--overwrite")).returncode == 0
+
+
+def test_control_json_and_resize(job, capsys):
+    main(arguments(job, "--json", "--height", "32", "--width", "48", "--no-rgb"))
+    report = json.loads(capsys.readouterr().out)
+    assert report["clips"][0]["height"] == 32
+    assert report["arms"][0] == {**report["arms"][0], "robot": "k4arm", "reached": 5, "first_missed": None}
+    control = k4d.load(job["out"])
+    assert isinstance(control, k4d.Control)
+    assert control.rgb is None
+
+
+def test_two_arms_and_two_cameras(job, tmp_path, capsys):
+    other = tmp_path / "side.json"
+    other.write_text(job["camera"].read_text())
+    words = ["control", "--robot", "k4arm", "k4arm", "--actions", str(job["actions"]), str(job["actions"])]
+    words += [
+        "--camera",
+        str(job["camera"]),
+        str(other),
+        "--base",
+        "0,0.3,0,0",
+        "0,-0.3,0,90",
+        "--out",
+        str(job["out"]),
+    ]
+    main(words)
+    capsys.readouterr()
+    for name in ("cam", "side"):
+        control = k4d.load(job["out"] / name)
+        assert isinstance(control, k4d.Control)
+        assert len(control.arms) == 2
+        np.testing.assert_allclose(control.arms[1].trajectory.T_world_base[:2, 0], [0, 1], atol=1e-12)
+
+
+def test_unreached_poses_are_a_warning(job, tmp_path, capsys):
+    np.savez(tmp_path / "far.npz", ee_delta=np.tile([0.1, 0, 0, 0, 0, 0], (8, 1)), fps=5.0)
+    main(arguments(job, actions=tmp_path / "far.npz"))
+    warning = capsys.readouterr().err
+    assert "did not reach" in warning
+    assert "worst" in warning
+    assert "first at frame" in warning
+
+
+MISTAKES = [
+    ({"robot": ("pandaa",)}, {}, "unknown robot 'pandaa'"),
+    ({"robot": ("nowhere.urdf",)}, {}, "nowhere.urdf does not exist"),
+    ({}, {"actions": "none.npz"}, "none.npz does not exist"),
+    ({}, {"camera": "none.json"}, "cannot read camera file none.json"),
+    ({"extra": ("--convention", "acme")}, {}, "unknown action convention 'acme'"),
+    ({"extra": ("--space", "ee_pose")}, {}, "ee_pose|no 'actions'"),
+    ({"extra": ("--base", "1,2")}, {}, "x,y,z,yaw"),
+    ({"extra": ("--tool-link", "nose")}, {}, "no link 'nose'"),
+    ({"robot": ("k4arm", "k4arm")}, {}, "2 robots need as many action files"),
+]
+
+
+@pytest.mark.parametrize(("call", "files", "message"), MISTAKES)
+def test_mistakes_are_one_line_and_leave_nothing(job, tmp_path, capsys, call, files, message):
+    extra = call.get("extra", ())
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments(job, *extra, robot=call.get("robot", ("k4arm",)), **files))
+    assert exit_.value.code == 2
+    text = capsys.readouterr().err
+    assert text.startswith("kinema4d: error: ")
+    assert len(text.strip().splitlines()) == 1
+    import re
+
+    assert re.search(message, text)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cam.json", "ep.npz"]
+
+
+def test_no_traceback_in_a_real_process(job, tmp_path):
+    (tmp_path / "bad.urdf").write_text(
+        '<robot><link name="a"><visual><geometry><mesh filename="gone.dae"/></geometry></visual></link></robot>'
+    )
+    done = run(*arguments(job, robot=(str(tmp_path / "bad.urdf"),)))
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "gone.dae" in done.stderr
+    assert not job["out"].exists()
+
+
+def test_blind_camera_says_where_the_robot_is(job, tmp_path, capsys):
+    camera = json.loads(job["camera"].read_text())
+    camera["T_world_camera"] = k4d.look_at(np.array([1.0, 0, 1]), np.array([5.0, 0, 1])).tolist()
+    (tmp_path / "blind.json").write_text(json.dumps(camera))
+    with pytest.raises(SystemExit):
+        main(arguments(job, camera=tmp_path / "blind.json"))
+    assert "behind the camera" in capsys.readouterr().err
+    assert not job["out"].exists()
+
+
+def test_doctor_reports_and_names_remedies(capsys, monkeypatch):
+    monkeypatch.delenv("KINEMA4D_ASSETS", raising=False)
+    main(["doctor", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    found = {f["name"]: f for f in report["findings"]}
+    assert found["numpy"]["ok"]
+    assert found["codec ffv1"]["ok"]
+    assert found["k4arm"]["ok"]
+    assert not found["google_robot"]["ok"]
+    assert "git clone" in found["google_robot"]["remedy"]
+    main(["doctor"])
+    table = capsys.readouterr().out
+    assert "kinema4d" in table
+    assert "panda" in table
+
+
+def test_doctor_fails_without_a_core_package(monkeypatch, capsys):
+    import importlib.metadata
+
+    real = importlib.metadata.version
+
+    def without_numba(name: str) -> str:
+        if name == "numba":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", without_numba)
+    with pytest.raises(SystemExit) as exit_:
+        main(["doctor"])
+    assert exit_.value.code == 1
+    assert "pip install numba" in capsys.readouterr().out
+
+
+def test_export_and_static_view(job, tmp_path, capsys):
+    main(arguments(job))
+    main(["data", "export", str(job["out"]), "--format", "ply", "--out", str(tmp_path / "ply")])
+    assert len(list((tmp_path / "ply").glob("*.ply"))) == 5
+    pytest.importorskip("viser")
+    main(["view", str(job["out"]), "--html", str(tmp_path / "view.html")])
+    assert (tmp_path / "view.html").stat().st_size > 100_000
+    assert "wrote" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["view", str(tmp_path / "nothing"), "--html", str(tmp_path / "x.html")])
+    assert "nothing" in capsys.readouterr().err
+
+
+def test_help_is_for_people():
+    done = run("--help")
+    assert done.returncode == 0
+    for command in ("control", "view", "doctor", "data"):
+        assert command in done.stdout
