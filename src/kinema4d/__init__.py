@@ -34,7 +34,7 @@ _PUBLIC = {
     "view": "kinema4d.viewer.view",
 }
 
-__all__ = ["__version__", *_PUBLIC]
+__all__ = ["__version__", *_PUBLIC]  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
     from kinema4d.data.export import export as export

@@ -15,6 +15,8 @@ from kinema4d.types import Camera
 
 NEAR = 1e-3
 """Default near plane in metres. 1/z in float64 loses nothing close to the camera, so it can be tight."""
+MAX_SIDE = 32_000
+"""Pixel boxes are kept in 16 bits."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -122,6 +124,8 @@ def rasterize(
     the arrays of an earlier call, which saves the cost of fresh memory."""
     frames, bodies = Ts_camera_body.shape[:2]
     shape = (frames, camera.height, camera.width)
+    if max(shape[1:]) > MAX_SIDE:
+        raise ValueError(f"images may have at most {MAX_SIDE} rows and columns, got {shape[1]}x{shape[2]}")
     if not near > 0:
         raise ValueError(f"near must be positive, got {near}")
     if int(surfaces.face_body.max(initial=-1)) >= bodies:

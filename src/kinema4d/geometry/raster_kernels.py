@@ -78,8 +78,8 @@ def _fill_clipped(p, near, K, triangle, height, width, w_buffer, triangle_buffer
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _project(vertices, first, last, T, K, near, height, width, camera_xyz, screen, cells):
-    """Vertices first..last of one body to camera space, to the screen, and to whole pixels.
+def _project(vertices, first, last, T, K, near, height, width, screen, cells):
+    """Vertices first..last of one body to the screen and to whole pixels.
 
     ``cells`` holds ceil(u), floor(u), ceil(v), floor(v), clamped to just outside the image, so that the pixel box
     of a triangle is a minimum and a maximum of integers; behind the near plane it spans the image."""
@@ -95,18 +95,23 @@ def _project(vertices, first, last, T, K, near, height, width, camera_xyz, scree
         w = 1.0 / z if z >= near else 0.0  # 0 marks "behind the near plane"
         u = (fx * x + skew * y) * w + cx
         v = fy * y * w + cy
-        camera_xyz[i, 0] = x
-        camera_xyz[i, 1] = y
-        camera_xyz[i, 2] = z
         screen[i, 0] = u
         screen[i, 1] = v
         screen[i, 2] = w
         u = min(max(u, -1.0), width + 0.0)
         v = min(max(v, -1.0), height + 0.0)
-        cells[i, 0] = np.int32(np.ceil(u)) if w > 0.0 else np.int32(0)
-        cells[i, 1] = np.int32(np.floor(u)) if w > 0.0 else np.int32(width)
-        cells[i, 2] = np.int32(np.ceil(v)) if w > 0.0 else np.int32(0)
-        cells[i, 3] = np.int32(np.floor(v)) if w > 0.0 else np.int32(height)
+        cells[i, 0] = np.int16(np.ceil(u)) if w > 0.0 else np.int16(0)
+        cells[i, 1] = np.int16(np.floor(u)) if w > 0.0 else np.int16(width)
+        cells[i, 2] = np.int16(np.ceil(v)) if w > 0.0 else np.int16(0)
+        cells[i, 3] = np.int16(np.floor(v)) if w > 0.0 else np.int16(height)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _transform(Ts, body, vertices, i, out, row):
+    """Vertex i of a body to camera space. Cheaper to do again for the few that need it than to keep for all."""
+    a, b, c = vertices[i, 0], vertices[i, 1], vertices[i, 2]
+    for r in range(3):
+        out[row, r] = Ts[body, r, 0] * a + Ts[body, r, 1] * b + Ts[body, r, 2] * c + Ts[body, r, 3]
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -121,7 +126,7 @@ def _box(cells, i, j, k, height, width):
 
 @njit(cache=True, nogil=True)
 def _draw(
-    vertices, spans, faces, Ts, K, near, height, width, camera_xyz, screen, cells, some, front, back,
+    vertices, spans, faces, face_body, Ts, K, near, height, width, screen, cells, some, front, back,
     w_buffer, triangle_buffer, box,
 ):  # fmt: skip
     """All triangles of one frame into the buffers; ``box`` receives the columns and rows that may have changed.
@@ -131,7 +136,7 @@ def _draw(
     most are hidden by then, which a look at their few pixels tells."""
     for n in range(spans.shape[0]):
         _project(
-            vertices, spans[n, 0], spans[n, 1], Ts[spans[n, 2]], K, near, height, width, camera_xyz, screen, cells
+            vertices, spans[n, 0], spans[n, 1], Ts[spans[n, 2]], K, near, height, width, screen, cells
         )  # fmt: skip
     kept = 0
     for f in range(faces.shape[0]):  # half the triangles of a robot hold no pixel centre
@@ -161,9 +166,10 @@ def _draw(
         w0, w1, w2 = screen[i, 2], screen[j, 2], screen[k, 2]
         if not (w0 > 0.0 and w1 > 0.0 and w2 > 0.0):
             if w0 > 0.0 or w1 > 0.0 or w2 > 0.0:
-                corners[0] = camera_xyz[i]
-                corners[1] = camera_xyz[j]
-                corners[2] = camera_xyz[k]
+                body = np.uintp(face_body[f])
+                _transform(Ts, body, vertices, i, corners, 0)
+                _transform(Ts, body, vertices, j, corners, 1)
+                _transform(Ts, body, vertices, k, corners, 2)
                 _fill_clipped(corners, near, K, f, height, width, w_buffer, triangle_buffer)
                 left, right, top, bottom = 0, width - 1, 0, height - 1
             continue
@@ -187,23 +193,21 @@ def _draw(
     box[0], box[1], box[2], box[3] = left, right, top, bottom
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _shade(
-    x_eye, y_eye, z_eye, f, faces, camera_xyz, normals, face_body, Ts, colors, uvs, face_texture, texels, texture_shape,
-    light, ambient, rgb, t, row, column,
+    x_eye, y_eye, z_eye, f, faces, vertices, corners, normals, face_body, Ts, colors, uvs, face_texture, texels, texture_shape,
+    light, ambient, rgb, row, column,
 ):  # fmt: skip
     """Colour of a surface point of triangle f: texture or flat colour, one directional light, two-sided. Takes
     whole arrays and indices: slices would cost an atomic reference count per pixel."""
     i, j, k = np.uintp(faces[f, 0]), np.uintp(faces[f, 1]), np.uintp(faces[f, 2])
-    ax = camera_xyz[j, 0] - camera_xyz[i, 0]
-    ay = camera_xyz[j, 1] - camera_xyz[i, 1]
-    az = camera_xyz[j, 2] - camera_xyz[i, 2]
-    bx = camera_xyz[k, 0] - camera_xyz[i, 0]
-    by = camera_xyz[k, 1] - camera_xyz[i, 1]
-    bz = camera_xyz[k, 2] - camera_xyz[i, 2]
-    px = x_eye - camera_xyz[i, 0]
-    py = y_eye - camera_xyz[i, 1]
-    pz = z_eye - camera_xyz[i, 2]
+    body = np.uintp(face_body[f])
+    _transform(Ts, body, vertices, i, corners, 0)
+    _transform(Ts, body, vertices, j, corners, 1)
+    _transform(Ts, body, vertices, k, corners, 2)
+    ax, ay, az = corners[1, 0] - corners[0, 0], corners[1, 1] - corners[0, 1], corners[1, 2] - corners[0, 2]
+    bx, by, bz = corners[2, 0] - corners[0, 0], corners[2, 1] - corners[0, 1], corners[2, 2] - corners[0, 2]
+    px, py, pz = x_eye - corners[0, 0], y_eye - corners[0, 1], z_eye - corners[0, 2]
     aa = ax * ax + ay * ay + az * az
     ab = ax * bx + ay * by + az * bz
     bb = bx * bx + by * by + bz * bz
@@ -216,18 +220,17 @@ def _shade(
         b1 = min(max((bb * pa - ab * pb) / determinant, 0.0), 1.0)
         b2 = min(max((aa * pb - ab * pa) / determinant, 0.0), 1.0 - b1)
     b0 = 1.0 - b1 - b2
-    body = np.uintp(face_body[f])
     nx = b0 * normals[f, 0, 0] + b1 * normals[f, 1, 0] + b2 * normals[f, 2, 0]
     ny = b0 * normals[f, 0, 1] + b1 * normals[f, 1, 1] + b2 * normals[f, 2, 1]
     nz = b0 * normals[f, 0, 2] + b1 * normals[f, 1, 2] + b2 * normals[f, 2, 2]
-    cx = Ts[t, body, 0, 0] * nx + Ts[t, body, 0, 1] * ny + Ts[t, body, 0, 2] * nz
-    cy = Ts[t, body, 1, 0] * nx + Ts[t, body, 1, 1] * ny + Ts[t, body, 1, 2] * nz
-    cz = Ts[t, body, 2, 0] * nx + Ts[t, body, 2, 1] * ny + Ts[t, body, 2, 2] * nz
+    cx = Ts[body, 0, 0] * nx + Ts[body, 0, 1] * ny + Ts[body, 0, 2] * nz
+    cy = Ts[body, 1, 0] * nx + Ts[body, 1, 1] * ny + Ts[body, 1, 2] * nz
+    cz = Ts[body, 2, 0] * nx + Ts[body, 2, 1] * ny + Ts[body, 2, 2] * nz
     length = np.sqrt(cx * cx + cy * cy + cz * cz)
     lambert = 0.0
     if length > 0.0:
         facing = cx * x_eye + cy * y_eye + cz * z_eye
-        lambert = (cx * light[t, 0] + cy * light[t, 1] + cz * light[t, 2]) / length
+        lambert = (cx * light[0] + cy * light[1] + cz * light[2]) / length
         if facing > 0.0:  # the normal points away from the camera: we look at the back side
             lambert = -lambert
     brightness = ambient + (1.0 - ambient) * max(lambert, 0.0)
@@ -250,25 +253,61 @@ def _shade(
         for c in range(3):
             top = (1 - fx) * texels[a00, c] + fx * texels[a01, c]
             bottom = (1 - fx) * texels[a10, c] + fx * texels[a11, c]
-            rgb[t, row, column, c] = np.uint8(min(brightness * ((1 - fy) * top + fy * bottom) + 0.5, 255.0))
+            rgb[row, column, c] = np.uint8(min(brightness * ((1 - fy) * top + fy * bottom) + 0.5, 255.0))
     else:
         for c in range(3):
-            rgb[t, row, column, c] = np.uint8(min(brightness * colors[f, c] + 0.5, 255.0))
+            rgb[row, column, c] = np.uint8(min(brightness * colors[f, c] + 0.5, 255.0))
+
+
+@njit(cache=True, nogil=True)
+def _resolve(
+    faces, face_body, labels, colors, normals, uvs, face_texture, texels, texture_shape, vertices,
+    Ts, K, light, ambient, w_buffer, triangle_buffer, left, right, top, bottom, points, valid, ids, rgb, shaded,
+):  # fmt: skip
+    """One frame from the depth buffer to the output, and the depth buffer back to empty."""
+    corners = np.empty((3, 3))
+    for row in range(top, bottom + 1):
+        ray_y = (row - K[1, 2]) / K[1, 1]
+        y = np.uintp(row)
+        for column in range(left, right + 1):
+            x = np.uintp(column)
+            w = w_buffer[y, x]
+            if w > 0.0:
+                f = np.uintp(triangle_buffer[y, x])
+                z_eye = 1.0 / w
+                y_eye = ray_y * z_eye
+                x_eye = (column - K[0, 2] - K[0, 1] * ray_y) / K[0, 0] * z_eye
+                points[y, x, 0] = x_eye
+                points[y, x, 1] = y_eye
+                points[y, x, 2] = z_eye
+                valid[y, x] = True
+                ids[y, x] = labels[np.uintp(face_body[f])]
+                w_buffer[y, x] = 0.0
+                if shaded:
+                    _shade(
+                        x_eye, y_eye, z_eye, f, faces, vertices, corners, normals, face_body, Ts, colors, uvs, face_texture,
+                        texels, texture_shape, light, ambient, rgb, y, x,
+                    )  # fmt: skip
+            elif valid[y, x]:  # left over from an earlier use of the buffer
+                valid[y, x] = False
+                ids[y, x] = 0
+                for c in range(3):
+                    points[y, x, c] = 0.0
+                    if shaded:
+                        rgb[y, x, c] = 0
 
 
 @njit(cache=True, nogil=True, parallel=True)
 def render(
     vertices, spans, faces, face_body, labels, colors, normals, uvs, face_texture, texels, texture_shape,
-    Ts_camera_body, K, near, light_camera, ambient, chunks,
-    points, valid, ids, rgb, boxes, shaded,
+    Ts_camera_body, K, near, light_camera, ambient, chunks, points, valid, ids, rgb, boxes, shaded,
 ):  # fmt: skip
     """Every frame of a sequence. ``points``, ``valid``, ``ids``, ``rgb`` and ``boxes`` are written in place; pixels
     that a reused buffer holds from an earlier call are cleared, untouched pages of a fresh one stay untouched."""
     frames, height, width = valid.shape
     for chunk in prange(chunks):
-        camera_xyz = np.empty((vertices.shape[0], 3))
         screen = np.empty((vertices.shape[0], 3))
-        cells = np.empty((vertices.shape[0], 4), np.int32)
+        cells = np.empty((vertices.shape[0], 4), np.int16)
         some = np.empty(faces.shape[0], np.int32)
         front = np.empty(faces.shape[0], np.int32)
         back = np.empty(faces.shape[0], np.int32)
@@ -276,39 +315,15 @@ def render(
         triangle_buffer = np.empty((height, width), np.int32)
         box = np.empty(4, np.int64)
         for t in range(chunk, frames, chunks):
-            Ts = Ts_camera_body[t]
             _draw(
-                vertices, spans, faces, Ts, K, near, height, width,
-                camera_xyz, screen, cells, some, front, back, w_buffer, triangle_buffer, box,
+                vertices, spans, faces, face_body, Ts_camera_body[t], K, near, height, width,
+                screen, cells, some, front, back, w_buffer, triangle_buffer, box,
             )  # fmt: skip
             # Pixels of an older frame in a reused buffer lie inside the box that it left behind.
-            left, right = min(box[0], boxes[t, 0]), max(box[1], boxes[t, 1])
-            top, bottom = min(box[2], boxes[t, 2]), max(box[3], boxes[t, 3])
+            _resolve(
+                faces, face_body, labels, colors, normals, uvs, face_texture, texels, texture_shape, vertices,
+                Ts_camera_body[t], K, light_camera[t], ambient, w_buffer, triangle_buffer,
+                min(box[0], boxes[t, 0]), max(box[1], boxes[t, 1]), min(box[2], boxes[t, 2]), max(box[3], boxes[t, 3]),
+                points[t], valid[t], ids[t], rgb[t if shaded else 0], shaded,
+            )  # fmt: skip
             boxes[t] = box
-            for y in range(top, bottom + 1):
-                ray_y = (y - K[1, 2]) / K[1, 1]
-                for x in range(left, right + 1):
-                    w = w_buffer[y, x]
-                    if w > 0.0:
-                        f = triangle_buffer[y, x]
-                        z_eye = 1.0 / w
-                        y_eye = ray_y * z_eye
-                        x_eye = (x - K[0, 2] - K[0, 1] * ray_y) / K[0, 0] * z_eye
-                        points[t, y, x, 0] = x_eye
-                        points[t, y, x, 1] = y_eye
-                        points[t, y, x, 2] = z_eye
-                        valid[t, y, x] = True
-                        ids[t, y, x] = labels[face_body[f]]
-                        if shaded:
-                            _shade(
-                                x_eye, y_eye, z_eye, f, faces, camera_xyz, normals, face_body, Ts_camera_body, colors,
-                                uvs, face_texture, texels, texture_shape, light_camera, ambient, rgb, t, y, x,
-                            )  # fmt: skip
-                        w_buffer[y, x] = 0.0
-                    elif valid[t, y, x]:
-                        valid[t, y, x] = False
-                        ids[t, y, x] = 0
-                        for c in range(3):
-                            points[t, y, x, c] = 0.0
-                            if shaded:
-                                rgb[t, y, x, c] = 0
