@@ -108,7 +108,7 @@ def test_rrd_without_rerun_names_the_extra(clip: Clip, tmp_path: Path, monkeypat
 def test_existing_output_needs_overwrite(clip: Clip, tmp_path: Path, format: str, name: str) -> None:
     files = export(clip, format, tmp_path / name)
     before = [file.read_bytes() for file in files]
-    with pytest.raises(ValueError, match="overwrite=True"):
+    with pytest.raises(ValueError, match="--overwrite"):
         export(clip, format, tmp_path / name)
     files[0].write_bytes(b"old")
     export(clip, format, tmp_path / name, overwrite=True)

@@ -320,7 +320,7 @@ def test_overwrite_replaces_a_clip_folder_whole(
     if not can_exchange:
         monkeypatch.setattr(files, "_exchange", lambda a, b: False)
     save(control(), tmp_path / "c")
-    with pytest.raises(ValueError, match="overwrite=True"):
+    with pytest.raises(ValueError, match="--overwrite"):
         save(clip(), tmp_path / "c")
     assert isinstance(load(tmp_path / "c"), Control)
     save(clip(), tmp_path / "c", overwrite=True)
@@ -349,7 +349,7 @@ def test_overwrite_spares_what_is_not_ours(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     before = listing(tmp_path)
     for name in ("empty", "work", "other", "file"):
-        with pytest.raises(ValueError, match="overwrite=True"):
+        with pytest.raises(ValueError, match="--overwrite"):
             save(clip(), tmp_path / name)
     for name in ("work", "other", "file"):
         with pytest.raises(ValueError, match="did not write it"):

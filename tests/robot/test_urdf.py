@@ -223,6 +223,17 @@ def test_corrupt_meshes_are_named(tmp_path):
             load_urdf(write(tmp_path, mesh_link(f"m.{suffix}")))
 
 
+def test_collada_with_a_broken_texture_reference_keeps_its_shape(tmp_path):
+    box_file(tmp_path / "m.dae")
+    text = (tmp_path / "m.dae").read_text()
+    broken = """<newparam sid="s"><sampler2D><source>gone-surface</source></sampler2D></newparam>"""
+    text = text.replace("<profile_COMMON>", "<profile_COMMON>" + broken)
+    assert broken in text
+    (tmp_path / "m.dae").write_text(text)
+    robot = load_urdf(write(tmp_path, mesh_link("m.dae")))
+    assert sum(len(v.mesh.faces) for v in robot.visuals) == 12
+
+
 def test_unknown_names_list_what_there_is(tmp_path):
     robot = load_urdf(write(tmp_path, TWO + joint("j", "a", "b")))
     with pytest.raises(ValueError, match="no link 'hand'; it has a, b"):

@@ -8,6 +8,7 @@ of the mesh or beside it, one level up.
 from __future__ import annotations
 
 import io
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -61,26 +62,50 @@ def load_mesh_file(path: Path, *, scale: np.ndarray, color: tuple[int, int, int]
         raise ValueError(f"mesh file {path} does not exist")
     if resolved.stat().st_size > MAX_BYTES:
         raise ValueError(f"mesh file {path} is larger than {MAX_BYTES >> 20} MB")
-    try:
-        scene = trimesh.load_scene(
-            io.BytesIO(resolved.read_bytes()),
-            file_type=resolved.suffix[1:].lower(),
-            resolver=_Companions(resolved.parent),
-            process=False,
-        )
-        pieces = scene.dump()
-    except Exception as error:  # the parsers below raise anything from KeyError to struct.error on bad bytes
-        raise ValueError(f"cannot read mesh file {path}: {type(error).__name__}: {error}") from error
+    data = resolved.read_bytes()
+    pieces = _parse(data, resolved)
+    if not pieces and resolved.suffix.lower() == ".dae":
+        # The parser drops whole geometries over one broken texture reference: better grey than gone.
+        pieces = _parse(_without_materials(data, path), resolved)
     meshes = []
-    for piece in pieces if isinstance(pieces, list) else [pieces]:
-        if isinstance(piece, trimesh.Trimesh) and len(piece.faces):
-            try:
-                meshes.append(_convert(piece, scale, color))
-            except ValueError as error:
-                raise ValueError(f"mesh file {path}: {error}") from None
+    for piece in pieces:
+        try:
+            meshes.append(_convert(piece, scale, color))
+        except ValueError as error:
+            raise ValueError(f"mesh file {path}: {error}") from None
     if not meshes:
         raise ValueError(f"mesh file {path} holds no triangles")
     return meshes
+
+
+def _parse(data: bytes, path: Path) -> list[trimesh.Trimesh]:
+    try:
+        scene = trimesh.load_scene(
+            io.BytesIO(data), file_type=path.suffix[1:].lower(), resolver=_Companions(path.parent), process=False
+        )
+        pieces = scene.dump()
+    except Exception as error:  # the parsers raise anything from KeyError to struct.error on bad bytes
+        raise ValueError(f"cannot read mesh file {path}: {type(error).__name__}: {error}") from error
+    pieces = pieces if isinstance(pieces, list) else [pieces]
+    return [p for p in pieces if isinstance(p, trimesh.Trimesh) and len(p.faces)]
+
+
+def _without_materials(data: bytes, path: Path) -> bytes:
+    """A Collada file with its geometry and transforms only."""
+    try:
+        root = ET.fromstring(data)
+    except ET.ParseError as error:
+        raise ValueError(f"cannot read mesh file {path}: {error}") from None
+    for parent in root.iter():
+        for child in list(parent):
+            if child.tag.rpartition("}")[2] in (
+                "library_effects",
+                "library_materials",
+                "library_images",
+                "bind_material",
+            ):
+                parent.remove(child)
+    return ET.tostring(root)
 
 
 def _convert(piece: trimesh.Trimesh, scale: np.ndarray, color: tuple[int, int, int] | None) -> Mesh:
