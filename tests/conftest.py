@@ -9,6 +9,7 @@ import pytest
 from jaxtyping import install_import_hook
 
 ROOT = Path(__file__).parents[1]
+os.environ.setdefault("KINEMA4D_CACHE", str(ROOT / ".pytest_cache" / "meshes"))  # not in the user's own cache
 DATA = Path(os.environ.get("KINEMA4D_DATA", ROOT.parent / "shared" / "data"))
 
 

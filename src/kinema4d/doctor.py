@@ -123,12 +123,21 @@ def _features() -> list[Finding]:
 
 
 def _robots() -> list[Finding]:
+    from kinema4d.robot import meshcache
     from kinema4d.robot.zoo import ASSETS_VARIABLE, ZOO, find
 
     folders = os.environ.get(ASSETS_VARIABLE)
     out = [
         Finding(group="robot", name=ASSETS_VARIABLE, ok=True, detail=folders or "not set (optional folder of robots)")
     ]
+    out.append(
+        Finding(
+            group="robot",
+            name=meshcache.VARIABLE,
+            ok=True,
+            detail=f"parsed meshes in {meshcache.folder() or 'nowhere (off)'}",
+        )
+    )
     for name, entry in ZOO.items():
         try:
             path, _ = find(name)

@@ -11,6 +11,8 @@ from kinema4d.geometry.se3 import (
     euler_to_matrix,
     invert,
     look_at,
+    matrix_to_euler,
+    matrix_to_quaternion,
     matrix_to_rotvec,
     quaternion_to_matrix,
     rotvec_to_matrix,
@@ -57,6 +59,19 @@ def test_quaternions_are_scalar_first():
     )
     with pytest.raises(ValueError, match="zero length"):
         quaternion_to_matrix(np.zeros(4))
+
+
+@given(vectors)
+def test_conversions_agree_with_scipy(v):
+    from scipy.spatial.transform import Rotation
+
+    np.testing.assert_allclose(euler_to_matrix(v), Rotation.from_euler("xyz", v).as_matrix(), atol=1e-14)
+    np.testing.assert_allclose(rotvec_to_matrix(v), Rotation.from_rotvec(v).as_matrix(), atol=1e-14)
+    R = rotvec_to_matrix(v)
+    np.testing.assert_allclose(quaternion_to_matrix(matrix_to_quaternion(R)), R, atol=1e-14)
+    np.testing.assert_allclose(euler_to_matrix(matrix_to_euler(R)), R, atol=1e-12)
+    many = np.stack([v, -v, 2 * v]).reshape(3, 1, 3)
+    assert rotvec_to_matrix(many).shape == euler_to_matrix(many).shape == (3, 1, 3, 3)
 
 
 def test_apply_maps_points():

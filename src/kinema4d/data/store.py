@@ -232,12 +232,7 @@ def _write(parts: _Parts, folder: Path, meta: dict[str, Any]) -> None:
 
 def _write_pointmap(K: np.ndarray, pointmap: Pointmap, folder: Path, fps: Fraction) -> dict[str, Any]:
     points, valid = pointmap.points, pointmap.valid
-    # Frame by frame: off_ray_px in double precision of a whole clip would need gigabytes.
-    on_rays = all(
-        off_ray_px(K, Pointmap(points=points[i : i + 1], valid=valid[i : i + 1])) <= OFF_RAY_PX
-        for i in range(len(valid))
-    )
-    if on_rays:
+    if off_ray_px(K, pointmap) <= OFF_RAY_PX:
         offset, scale = _affine_of(points[..., 2], valid, DEPTH_STEPS)
         codes = (
             _quantise(z, seen, offset, scale, DEPTH_STEPS) + seen  # code 0 is kept for "nothing here"

@@ -45,16 +45,17 @@ def from_depth(K: np.ndarray, depth: Float[np.ndarray, "t h w"], valid: Bool[np.
 def off_ray_px(K: Float[np.ndarray, "3 3"], pointmap: Pointmap) -> float:
     """How far, in pixels, the worst point lies from the ray of its own pixel centre; infinite where a point is
     not finite or not in front of the camera."""
-    worst, r = 0.0, rays(K, *pointmap.valid.shape[1:])
+    worst = 0.0
     for xyz, seen in zip(pointmap.points, pointmap.valid, strict=True):  # by frame: whole sequences do not fit caches
-        points = xyz[seen].astype(np.float64)
-        if len(points) == 0:
+        v, u = np.nonzero(seen)
+        x, y, z = xyz[v, u].astype(np.float64).T
+        if len(z) == 0:
             continue
-        if not (np.isfinite(points).all() and (points[:, 2] > 0).all()):
+        if not (np.isfinite(x).all() and np.isfinite(y).all() and (z > 0).all() and np.isfinite(z).all()):
             return np.inf
-        dx = points[:, 0] / points[:, 2] - r[seen][:, 0]
-        dy = points[:, 1] / points[:, 2] - r[seen][:, 1]
-        worst = max(worst, float(np.abs(K[0, 0] * dx + K[0, 1] * dy).max()), float(np.abs(K[1, 1] * dy).max()))
+        du = (K[0, 0] * x + K[0, 1] * y) / z + K[0, 2] - u
+        dv = K[1, 1] * y / z + K[1, 2] - v
+        worst = max(worst, float(np.abs(du).max()), float(np.abs(dv).max()))
     return worst
 
 

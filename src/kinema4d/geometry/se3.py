@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float
-from scipy.spatial.transform import Rotation
 
 
 def invert(Ts: Float[np.ndarray, "*b 4 4"]) -> Float[np.ndarray, "*b 4 4"]:
@@ -33,35 +34,60 @@ def apply(Ts: Float[np.ndarray, "*b 4 4"], points: Float[np.ndarray, "*b n 3"]) 
 
 def rotvec_to_matrix(rotvec: Float[np.ndarray, "*b 3"]) -> Float[np.ndarray, "*b 3 3"]:
     """Exponential map of SO(3)."""
-    shape = np.shape(rotvec)[:-1]
-    return Rotation.from_rotvec(np.reshape(rotvec, (-1, 3))).as_matrix().reshape(*shape, 3, 3)
+    rotvec = np.asarray(rotvec, np.float64)
+    half = np.linalg.norm(rotvec, axis=-1, keepdims=True) / 2
+    return quaternion_to_matrix(np.concatenate([np.cos(half), np.sinc(half / np.pi) * rotvec / 2], axis=-1))
 
 
 def matrix_to_rotvec(R: Float[np.ndarray, "*b 3 3"]) -> Float[np.ndarray, "*b 3"]:
     """Logarithm of SO(3)."""
     shape = np.shape(R)[:-2]
-    return Rotation.from_matrix(np.reshape(R, (-1, 3, 3))).as_rotvec().reshape(*shape, 3)
+    return _scipy_rotation(R).as_rotvec().reshape(*shape, 3)
 
 
 def euler_to_matrix(euler: Float[np.ndarray, "*b 3"]) -> Float[np.ndarray, "*b 3 3"]:
     """Extrinsic x-y-z Euler angles (roll, pitch, yaw of URDF, DROID and Bridge): ``Rz @ Ry @ Rx``."""
-    shape = np.shape(euler)[:-1]
-    return Rotation.from_euler("xyz", np.reshape(euler, (-1, 3))).as_matrix().reshape(*shape, 3, 3)
+    (cx, cy, cz), (sx, sy, sz) = (np.moveaxis(f(np.asarray(euler, np.float64)), -1, 0) for f in (np.cos, np.sin))
+    rows = (
+        (cz * cy, cz * sy * sx - sz * cx, cz * sy * cx + sz * sx),
+        (sz * cy, sz * sy * sx + cz * cx, sz * sy * cx - cz * sx),
+        (-sy, cy * sx, cy * cx),
+    )
+    return np.stack([np.stack(r, axis=-1) for r in rows], axis=-2)
 
 
 def matrix_to_euler(R: Float[np.ndarray, "*b 3 3"]) -> Float[np.ndarray, "*b 3"]:
     """Inverse of :func:`euler_to_matrix`, pitch within a quarter turn."""
     shape = np.shape(R)[:-2]
-    return Rotation.from_matrix(np.reshape(R, (-1, 3, 3))).as_euler("xyz").reshape(*shape, 3)
+    return _scipy_rotation(R).as_euler("xyz").reshape(*shape, 3)
 
 
 def quaternion_to_matrix(wxyz: Float[np.ndarray, "*b 4"]) -> Float[np.ndarray, "*b 3 3"]:
     """Quaternions, scalar first, normalised here."""
-    norm = np.linalg.norm(wxyz, axis=-1)
+    wxyz = np.asarray(wxyz, np.float64)
+    norm = np.linalg.norm(wxyz, axis=-1, keepdims=True)
     if (norm < 1e-6).any():
         raise ValueError("a quaternion has zero length; expected unit quaternions in w, x, y, z order")
-    shape = np.shape(wxyz)[:-1]
-    return Rotation.from_quat(np.reshape(wxyz, (-1, 4)), scalar_first=True).as_matrix().reshape(*shape, 3, 3)
+    w, x, y, z = np.moveaxis(wxyz / norm, -1, 0)
+    rows = (
+        (1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
+        (2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
+        (2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
+    )
+    return np.stack([np.stack(r, axis=-1) for r in rows], axis=-2)
+
+
+def matrix_to_quaternion(R: Float[np.ndarray, "*b 3 3"]) -> Float[np.ndarray, "*b 4"]:
+    """Unit quaternions, scalar first and not negative."""
+    shape = np.shape(R)[:-2]
+    return _scipy_rotation(R).as_quat(canonical=True, scalar_first=True).reshape(*shape, 4)
+
+
+def _scipy_rotation(R: np.ndarray) -> Any:
+    # Imported here because it takes half a second, which loading and driving a robot need not pay.
+    from scipy.spatial.transform import Rotation
+
+    return Rotation.from_matrix(np.reshape(R, (-1, 3, 3)))
 
 
 def difference(T_a: Float[np.ndarray, "*b 4 4"], T_b: Float[np.ndarray, "*b 4 4"]) -> tuple[np.ndarray, np.ndarray]:
