@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 OUT ?= out/demo
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check format bench wheel-test clean
 
 demo: .venv/.demo
 	$(BIN)/python examples/01_control.py --out $(OUT)
@@ -22,6 +22,14 @@ format: .venv/.dev
 
 bench: .venv/.dev
 	$(BIN)/python benchmarks/control.py
+
+# The wheel alone, without extras: the package must carry its own files and work with a robot that needs none.
+wheel-test: .venv/.dev
+	rm -rf out/wheel && mkdir -p out/wheel
+	$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps -w out/wheel .
+	$(BIN)/python -m venv out/wheel/venv
+	out/wheel/venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt out/wheel/kinema4d-*.whl
+	out/wheel/venv/bin/python tests/smoke.py out/wheel
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -14,7 +14,7 @@ from PIL import Image
 
 import kinema4d as k4d
 from kinema4d.geometry.camera import camera_to_dict
-from kinema4d.geometry.se3 import euler_to_matrix, transform
+from kinema4d.geometry.se3 import euler_to_matrix, matrix_to_quaternion, transform
 from kinema4d.viewer.html import export_html
 
 
@@ -74,9 +74,7 @@ def _smooth(s: np.ndarray, at: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _write_actions(path: Path, actions: dict[str, np.ndarray], fps: float, arm: k4d.Robot) -> None:
-    from scipy.spatial.transform import Rotation
-
-    quaternion = Rotation.from_matrix(actions["T"][:, :3, :3]).as_quat(scalar_first=True)
+    quaternion = matrix_to_quaternion(actions["T"][:, :3, :3])
     content = {"ee_pose": np.hstack([actions["T"][:, :3, 3], quaternion]), "fps": fps, "q_start": arm.home}
     if arm.gripper is not None:
         content["gripper"] = actions["gripper"]

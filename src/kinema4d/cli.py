@@ -71,7 +71,8 @@ def control(
         )
     if len({c.stem for c in camera}) != len(camera):
         raise ValueError(f"camera files must have different names, got {', '.join(c.name for c in camera)}")
-    clock = _Clock()
+    clock = _Clock(quiet=json)
+    clock.say("loading robots")
     robots = [load_robot(r, assets=assets, packages=packages, tool_link=tool_link) for r in robot]
     cameras = [load_camera(c) for c in camera]
     if height or width:
@@ -80,6 +81,7 @@ def control(
     sequences = [load_actions(a, **options) for a in actions]
     sequences = [replace(s, T_world_base=_base(b)) for s, b in zip(sequences, base, strict=True)] if base else sequences
     clock.lap("load")
+    clock.say("driving robots (the first run on a machine compiles for about 20 s)")
     arms = [drive(r, s) for r, s in zip(robots, sequences, strict=True)]
     clock.lap("kinematics")
     surfaces = robot_surfaces(robots)
@@ -89,12 +91,14 @@ def control(
         "control", locals(), ("robot", "actions", "camera", "base", "space", "convention", "fps", "tool_link")
     )
     signals = []
+    clock.say("rasterising and writing")
     for seen, folder in zip(cameras, folders, strict=True):
         signal = project(robots, arms, seen, rgb=rgb, surfaces=surfaces)
         clock.lap("raster")
         save(signal, folder, provenance=provenance, overwrite=overwrite)
         clock.lap("write")
         signals.append(signal)
+    clock.stop()
     _report(_summary(robots, signals, folders, clock), json)
 
 
@@ -328,11 +332,24 @@ def _app(commands: Mapping[str, Any]) -> tyro.extras.SubcommandApp:
 
 
 class _Clock:
-    """Wall time by stage."""
+    """Wall time by stage, and a sign of life on a terminal."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool) -> None:
+        from rich.console import Console
+
         self.seconds: dict[str, float] = {}
         self.last = time.perf_counter()
+        console = Console(stderr=True)
+        self.status = None if quiet or not console.is_terminal else console.status("starting")
+
+    def say(self, text: str) -> None:
+        if self.status is not None:
+            self.status.update(text)
+            self.status.start()
+
+    def stop(self) -> None:
+        if self.status is not None:
+            self.status.stop()
 
     def lap(self, stage: str) -> None:
         now = time.perf_counter()

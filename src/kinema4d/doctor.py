@@ -50,7 +50,7 @@ def _version(package: str) -> str | None:
 
 
 def _system() -> list[Finding]:
-    import numba
+    from kinema4d.geometry.raster import default_threads
 
     python = sys.version_info >= (3, 11)
     return [
@@ -66,7 +66,7 @@ def _system() -> list[Finding]:
             group="system",
             name="threads",
             ok=True,
-            detail=f"{numba.get_num_threads()} for rasterising (NUMBA_NUM_THREADS)",
+            detail=f"{default_threads()} for rasterising (NUMBA_NUM_THREADS)",
         ),
     ]
 

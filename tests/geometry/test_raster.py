@@ -111,17 +111,10 @@ def test_every_point_reprojects_to_its_own_pixel():
 
 
 def test_deterministic_and_independent_of_threads():
-    import numba
-
     robot, view = load_robot("k4arm"), camera()
     surfaces, Ts = robot_surfaces([robot]), poses(robot, view, 5)
-    first = rasterize(surfaces, Ts, view, rgb=True)
-    threads = numba.get_num_threads()
-    numba.set_num_threads(1)
-    try:
-        second = rasterize(surfaces, Ts, view, rgb=True)
-    finally:
-        numba.set_num_threads(threads)
+    first = rasterize(surfaces, Ts, view, rgb=True, threads=3)
+    second = rasterize(surfaces, Ts, view, rgb=True, threads=1)
     for name in ("points", "valid", "ids", "rgb"):
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int32, Int64, UInt8, UInt16
 
@@ -73,6 +74,14 @@ class Render:
     """Per frame the first and last column and row outside which nothing is valid; empty where first > last."""
 
 
+def default_threads() -> int:
+    """As many as this process may use cores, or ``NUMBA_NUM_THREADS`` where that is set."""
+    chosen = os.environ.get("NUMBA_NUM_THREADS", "")
+    if chosen.isdigit() and int(chosen) > 0:
+        return int(chosen)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def assemble(parts: Sequence[tuple[Mesh, int]]) -> Surfaces:
     """Flatten ``(mesh, body)`` pairs; vertices are in the frame of their body."""
     if not parts:
@@ -119,9 +128,10 @@ def rasterize(
     light: Light | None = None,
     near: float = NEAR,
     out: Render | None = None,
+    threads: int | None = None,
 ) -> Render:
     """Draw every frame. ``labels`` names the bodies in the id image (default 1 + body index); ``out`` reuses
-    the arrays of an earlier call, which saves the cost of fresh memory."""
+    the arrays of an earlier call, which saves the cost of fresh memory; frames are shared out to ``threads``."""
     frames, bodies = Ts_camera_body.shape[:2]
     shape = (frames, camera.height, camera.width)
     if max(shape[1:]) > MAX_SIDE:
@@ -146,12 +156,19 @@ def rasterize(
     light = light or Light()
     direction = np.asarray(light.direction_world, np.float64)
     R_camera_world = np.swapaxes(camera.poses(frames)[:, :3, :3], 1, 2)
-    raster_kernels.render(
+    arguments = (
         surfaces.vertices, surfaces.spans, surfaces.faces, surfaces.face_body, labels,
         surfaces.colors, surfaces.normals, surfaces.uvs, surfaces.face_texture, surfaces.texels, surfaces.texture_shape,
         np.ascontiguousarray(Ts_camera_body, np.float64), np.array(camera.K), near,
         R_camera_world @ (direction / np.linalg.norm(direction)), light.ambient,
-        max(1, min(numba.get_num_threads(), frames)),
-        out.points, out.valid, out.ids, out.rgb if out.rgb is not None else np.zeros((1, 1, 1, 3), np.uint8), out.boxes, rgb,
     )  # fmt: skip
+    results = (
+        out.points, out.valid, out.ids, out.rgb if out.rgb is not None else np.zeros((1, 1, 1, 3), np.uint8), out.boxes, rgb
+    )  # fmt: skip
+    workers = max(1, min(threads or default_threads(), frames))
+    if workers == 1:
+        raster_kernels.render(*arguments, 0, 1, *results)
+    else:  # the kernel releases the interpreter, so plain threads are all it takes
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(lambda first: raster_kernels.render(*arguments, first, workers, *results), range(workers)))
     return out

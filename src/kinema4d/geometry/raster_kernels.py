@@ -8,7 +8,7 @@ The depth key is w = 1/z, which is linear on the screen, so one fill serves ever
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 
 EDGE = 1e-9
 """Slack of the inside test in pixel^2: shared edges never crack, silhouettes move by less than 1e-9 px."""
@@ -297,33 +297,35 @@ def _resolve(
                         rgb[y, x, c] = 0
 
 
-@njit(cache=True, nogil=True, parallel=True)
+@njit(cache=True, nogil=True)
 def render(
     vertices, spans, faces, face_body, labels, colors, normals, uvs, face_texture, texels, texture_shape,
-    Ts_camera_body, K, near, light_camera, ambient, chunks, points, valid, ids, rgb, boxes, shaded,
+    Ts_camera_body, K, near, light_camera, ambient, first, stride, points, valid, ids, rgb, boxes, shaded,
 ):  # fmt: skip
-    """Every frame of a sequence. ``points``, ``valid``, ``ids``, ``rgb`` and ``boxes`` are written in place; pixels
-    that a reused buffer holds from an earlier call are cleared, untouched pages of a fresh one stay untouched."""
+    """Frames first, first + stride, ... of a sequence: the share of one thread (the kernel holds no lock).
+
+    ``points``, ``valid``, ``ids``, ``rgb`` and ``boxes`` are written in place; pixels that a reused buffer holds
+    from an earlier call are cleared, untouched pages of a fresh one stay untouched."""
     frames, height, width = valid.shape
-    for chunk in prange(chunks):
-        screen = np.empty((vertices.shape[0], 3))
-        cells = np.empty((vertices.shape[0], 4), np.int16)
-        some = np.empty(faces.shape[0], np.int32)
-        front = np.empty(faces.shape[0], np.int32)
-        back = np.empty(faces.shape[0], np.int32)
-        w_buffer = np.zeros((height, width))
-        triangle_buffer = np.empty((height, width), np.int32)
-        box = np.empty(4, np.int64)
-        for t in range(chunk, frames, chunks):
-            _draw(
-                vertices, spans, faces, face_body, Ts_camera_body[t], K, near, height, width,
-                screen, cells, some, front, back, w_buffer, triangle_buffer, box,
-            )  # fmt: skip
-            # Pixels of an older frame in a reused buffer lie inside the box that it left behind.
-            _resolve(
-                faces, face_body, labels, colors, normals, uvs, face_texture, texels, texture_shape, vertices,
-                Ts_camera_body[t], K, light_camera[t], ambient, w_buffer, triangle_buffer,
-                min(box[0], boxes[t, 0]), max(box[1], boxes[t, 1]), min(box[2], boxes[t, 2]), max(box[3], boxes[t, 3]),
-                points[t], valid[t], ids[t], rgb[t if shaded else 0], shaded,
-            )  # fmt: skip
-            boxes[t] = box
+    screen = np.empty((vertices.shape[0], 3))
+    cells = np.empty((vertices.shape[0], 4), np.int16)
+    some = np.empty(faces.shape[0], np.int32)
+    front = np.empty(faces.shape[0], np.int32)
+    back = np.empty(faces.shape[0], np.int32)
+    w_buffer = np.zeros((height, width))
+    triangle_buffer = np.empty((height, width), np.int32)
+    box = np.empty(4, np.int64)
+    for t in range(first, frames, stride):
+        _draw(
+            vertices, spans, faces, face_body, Ts_camera_body[t], K, near, height, width,
+            screen, cells, some, front, back, w_buffer, triangle_buffer, box,
+        )  # fmt: skip
+        # Pixels of an older frame in a reused buffer lie inside the box that it left behind.
+        _resolve(
+            faces, face_body, labels, colors, normals, uvs, face_texture, texels, texture_shape, vertices,
+            Ts_camera_body[t], K, light_camera[t], ambient, w_buffer, triangle_buffer,
+            min(box[0], boxes[t, 0]), max(box[1], boxes[t, 1]), min(box[2], boxes[t, 2]), max(box[3], boxes[t, 3]),
+            points[t], valid[t], ids[t], rgb[t if shaded else 0], shaded,
+        )  # fmt: skip
+        for i in range(4):
+            boxes[t, i] = box[i]

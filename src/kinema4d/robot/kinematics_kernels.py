@@ -9,11 +9,22 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+LEAN = 0.03
+"""Most that a joint leans towards the preferred posture per iteration, rad or m: slow enough not to look like a jump."""
 REVOLUTE = 1
 PRISMATIC = 2
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
+def _identity():
+    """np.eye(4), which takes Numba a second to compile."""
+    T = np.zeros((4, 4))
+    for i in range(4):
+        T[i, i] = 1.0
+    return T
+
+
+@njit(cache=True, nogil=True)
 def _joint_motion(T, kind, axis, value, out):
     """out = T @ motion(kind, axis, value), for 4x4 rigid transforms."""
     if kind == REVOLUTE:
@@ -38,7 +49,7 @@ def _joint_motion(T, kind, axis, value, out):
                 out[i, 3] += value * (T[i, 0] * axis[0] + T[i, 1] * axis[1] + T[i, 2] * axis[2])
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _compose(A, B, out):
     """out = A @ B for 4x4 rigid transforms (rows 0..2)."""
     for i in range(3):
@@ -51,7 +62,7 @@ def _compose(A, B, out):
 @njit(cache=True, nogil=True)
 def forward(parent, T_parent_joint, kind, axis, column, multiplier, offset, q, out):
     """Poses of all links in the root's frame for every row of q; parents come before children."""
-    T = np.eye(4)
+    T = _identity()
     for t in range(q.shape[0]):
         for i in range(parent.shape[0]):
             if parent[i] < 0:
@@ -101,8 +112,8 @@ def _rotation_error(R_goal, R, out):
 @njit(cache=True, nogil=True)
 def _chain(pre, kind, axis, column, multiplier, offset, last, q, J, T_tool):
     """Tool pose and geometric Jacobian (base frame) of a serial chain."""
-    T = np.eye(4)
-    before = np.eye(4)
+    T = _identity()
+    before = _identity()
     n = kind.shape[0]
     points = np.empty((n, 3))
     axes = np.empty((n, 3))
@@ -113,7 +124,9 @@ def _chain(pre, kind, axis, column, multiplier, offset, last, q, J, T_tool):
             points[i, r] = before[r, 3]
         _joint_motion(before, kind[i], axis[i], multiplier[i] * q[column[i]] + offset[i], T)
     _compose(T, last, T_tool)
-    J[:] = 0.0
+    for r in range(6):
+        for c in range(J.shape[1]):
+            J[r, c] = 0.0
     for i in range(n):
         c, m = column[i], multiplier[i]
         if kind[i] == REVOLUTE:
@@ -169,7 +182,7 @@ def _solve_pose(
     what freedom the tool leaves pulls the joints towards ``posture``. ``radius`` turns radians into metres."""
     n = q.shape[0]
     J = np.empty((6, n))
-    T = np.eye(4)
+    T = _identity()
     e = np.empty(6)
     A = np.empty((6, 6))
     y = np.empty(6)
@@ -184,13 +197,13 @@ def _solve_pose(
         for r in range(3):
             e[r] = goal[r, 3] - T[r, 3]
         _rotation_error(goal, T, e[3:])
-        metres = np.sqrt(e[0] ** 2 + e[1] ** 2 + e[2] ** 2)
-        radians = np.sqrt(e[3] ** 2 + e[4] ** 2 + e[5] ** 2)
-        cost = metres**2 + (radius * radians) ** 2
+        metres = np.sqrt(e[0] * e[0] + e[1] * e[1] + e[2] * e[2])
+        radians = np.sqrt(e[3] * e[3] + e[4] * e[4] + e[5] * e[5])
+        cost = metres * metres + radius * radians * radius * radians
         if cost < best:
             stalled = stalled + 1 if cost > 0.98 * best else 0
             best = cost
-            best_q[:] = q
+            _set(best_q, q)
             residual[0], residual[1] = metres, radians
         else:
             stalled += 1
@@ -203,8 +216,9 @@ def _solve_pose(
         damping = 0.5 * cost + 1e-12
         gain = pull if iteration < 2 else 0.0
         for c in range(n):
-            wish[c] = gain * (posture[c] - q[c])
-        held[:] = False
+            wish[c] = min(max(gain * (posture[c] - q[c]), -LEAN), LEAN)
+        for c in range(n):
+            held[c] = False
         for _ in range(n + 1):
             for r in range(6):
                 # The step is wish + J^T y with J step = e: towards the goal, and as close to the wish as it allows.
@@ -240,7 +254,7 @@ def _solve_pose(
         for c in range(n):
             if not held[c]:
                 q[c] = min(max(q[c] + shrink * step[c], lower[c]), upper[c])
-    q[:] = best_q
+    _set(q, best_q)
 
 
 @njit(cache=True, nogil=True)
@@ -248,14 +262,31 @@ def _between(a, b, s, out):
     """Straight in position, shortest in rotation: out at fraction s of the way from a to b."""
     r = np.empty(3)
     _rotation_error(b, a, r)
-    angle = np.sqrt(r[0] ** 2 + r[1] ** 2 + r[2] ** 2)
-    turn = np.eye(4)
+    angle = np.sqrt(r[0] * r[0] + r[1] * r[1] + r[2] * r[2])
+    turn = _identity()
     if angle > 0:
-        _joint_motion(np.eye(4), REVOLUTE, r / angle, s * angle, turn)
+        for i in range(3):
+            r[i] /= angle
+        _joint_motion(_identity(), REVOLUTE, r, s * angle, turn)
     for i in range(3):
         out[i, 3] = (1 - s) * a[i, 3] + s * b[i, 3]
         for j in range(3):
             out[i, j] = turn[i, 0] * a[0, j] + turn[i, 1] * a[1, j] + turn[i, 2] * a[2, j]
+
+
+@njit(cache=True, nogil=True)
+def _set(a, b):
+    """a[:] = b"""
+    for i in range(a.shape[0]):
+        a[i] = b[i]
+
+
+@njit(cache=True, nogil=True)
+def _largest_step(a, b):
+    largest = 0.0
+    for i in range(a.shape[0]):
+        largest = max(largest, abs(a[i] - b[i]))
+    return largest
 
 
 @njit(cache=True, nogil=True)
@@ -273,18 +304,20 @@ def inverse(
     trial = q.copy()
     other = q.copy()
     J = np.empty((6, n))
-    start = np.eye(4)
-    goal = np.eye(4)
+    start = _identity()
+    goal = _identity()
     error = np.empty(3)
     residual = np.empty(2)
     second = np.empty(2)
     for t in range(goals.shape[0]):
         _chain(pre, kind, axis, column, multiplier, offset, last, q, J, start)
         _rotation_error(goals[t], start, error)
-        metres = np.sqrt(((goals[t, :3, 3] - start[:3, 3]) ** 2).sum())
-        radians = np.sqrt((error**2).sum())
-        strides = max(1, int(np.ceil(metres / stride_m)), int(np.ceil(radians / stride_rad)))
-        trial[:] = q
+        radians = np.sqrt(error[0] * error[0] + error[1] * error[1] + error[2] * error[2])
+        metres = 0.0
+        for i in range(3):
+            metres += (goals[t, i, 3] - start[i, 3]) * (goals[t, i, 3] - start[i, 3])
+        strides = 1 + int(max(np.sqrt(metres) / stride_m, radians / stride_rad))
+        _set(trial, q)
         for k in range(1, strides):
             _between(start, goals[t], k / strides, goal)
             _solve_pose(
@@ -295,8 +328,8 @@ def inverse(
             pre, kind, axis, column, multiplier, offset, last, lower, upper, posture, pull / strides, goals[t], trial,
             iterations, tol_m, tol_rad, radius, residual,
         )  # fmt: skip
-        jump = np.abs(trial - q).max()
-        last_step = np.abs(q - q_before).max()
+        jump = _largest_step(trial, q)
+        last_step = _largest_step(q, q_before)
         missed = residual[0] > 10 * tol_m or residual[1] > 10 * tol_rad
         if t > 1 and (missed or jump > 2 * last_step + 0.02):
             for c in range(n):
@@ -306,10 +339,10 @@ def inverse(
                 iterations, tol_m, tol_rad, radius, second,
             )  # fmt: skip
             second_missed = second[0] > 10 * tol_m or second[1] > 10 * tol_rad
-            if (missed and not second_missed) or (missed == second_missed and np.abs(other - q).max() < jump):
-                trial[:] = other
-                residual[:] = second
-        q_before[:] = q
-        q[:] = trial
-        q_out[t] = q
-        residuals[t] = residual
+            if (missed and not second_missed) or (missed == second_missed and _largest_step(other, q) < jump):
+                _set(trial, other)
+                _set(residual, second)
+        _set(q_before, q)
+        _set(q, trial)
+        _set(q_out[t], q)
+        _set(residuals[t], residual)
