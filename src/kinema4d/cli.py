@@ -71,34 +71,35 @@ def control(
         )
     if len({c.stem for c in camera}) != len(camera):
         raise ValueError(f"camera files must have different names, got {', '.join(c.name for c in camera)}")
-    clock = _Clock(quiet=json)
-    clock.say("loading robots")
-    robots = [load_robot(r, assets=assets, packages=packages, tool_link=tool_link) for r in robot]
-    cameras = [load_camera(c) for c in camera]
-    if height or width:
-        cameras = [c.resized(height or c.height, width or c.width) for c in cameras]
-    options = {"space": space, "convention": convention, "fps": fps}
-    sequences = [load_actions(a, **options) for a in actions]
-    sequences = [replace(s, T_world_base=_base(b)) for s, b in zip(sequences, base, strict=True)] if base else sequences
-    clock.lap("load")
-    clock.say("driving robots (the first run on a machine compiles for about 20 s)")
-    arms = [drive(r, s) for r, s in zip(robots, sequences, strict=True)]
-    clock.lap("kinematics")
-    surfaces = robot_surfaces(robots)
-    clock.lap("load")
-    folders = [out] if len(camera) == 1 else [out / c.stem for c in camera]
-    provenance = _provenance(
-        "control", locals(), ("robot", "actions", "camera", "base", "space", "convention", "fps", "tool_link")
-    )
-    signals = []
-    clock.say("rasterising and writing")
-    for seen, folder in zip(cameras, folders, strict=True):
-        signal = project(robots, arms, seen, rgb=rgb, surfaces=surfaces)
-        clock.lap("raster")
-        save(signal, folder, provenance=provenance, overwrite=overwrite)
-        clock.lap("write")
-        signals.append(signal)
-    clock.stop()
+    with _Clock(quiet=json) as clock:
+        clock.say("loading robots")
+        robots = [load_robot(r, assets=assets, packages=packages, tool_link=tool_link) for r in robot]
+        cameras = [load_camera(c) for c in camera]
+        if height or width:
+            cameras = [c.resized(height or c.height, width or c.width) for c in cameras]
+        options = {"space": space, "convention": convention, "fps": fps}
+        sequences = [load_actions(a, **options) for a in actions]
+        sequences = (
+            [replace(s, T_world_base=_base(b)) for s, b in zip(sequences, base, strict=True)] if base else sequences
+        )
+        clock.lap("load")
+        clock.say("driving robots (the first run on a machine compiles for about 20 s)")
+        arms = [drive(r, s) for r, s in zip(robots, sequences, strict=True)]
+        clock.lap("kinematics")
+        surfaces = robot_surfaces(robots)
+        clock.lap("load")
+        folders = [out] if len(camera) == 1 else [out / c.stem for c in camera]
+        provenance = _provenance(
+            "control", locals(), ("robot", "actions", "camera", "base", "space", "convention", "fps", "tool_link")
+        )
+        signals = []
+        clock.say("rasterising and writing")
+        for seen, folder in zip(cameras, folders, strict=True):
+            signal = project(robots, arms, seen, rgb=rgb, surfaces=surfaces)
+            clock.lap("raster")
+            save(signal, folder, provenance=provenance, overwrite=overwrite)
+            clock.lap("write")
+            signals.append(signal)
     _report(_summary(robots, signals, folders, clock), json)
 
 
@@ -347,7 +348,10 @@ class _Clock:
             self.status.update(text)
             self.status.start()
 
-    def stop(self) -> None:
+    def __enter__(self) -> _Clock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self.status is not None:
             self.status.stop()
 
