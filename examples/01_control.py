@@ -6,6 +6,9 @@ python examples/01_control.py --out out/demo            # a Panda; --robot takes
 from __future__ import annotations
 
 import json
+import os
+import sys
+import webbrowser
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +63,8 @@ def main(robot: str = "panda", frames: int = 49, fps: float = 10.0, out: Path = 
     print(f"look at    {out}/preview.png        (colour, depth and links)")
     print(f"open       {out}/view.html          (the 4D clip in a browser, no server needed)")
     print(f"or run     .venv/bin/kinema4d view {out}/clip")
+    if sys.stdout.isatty() and (os.environ.get("DISPLAY") or sys.platform in ("darwin", "win32")):
+        webbrowser.open((out / "view.html").resolve().as_uri())
     print(
         f"same from the shell: .venv/bin/kinema4d control --robot {robot} --actions {out}/actions.npz "
         f"--camera {out}/camera.json --out out/mine"

@@ -91,6 +91,17 @@ def test_two_arms_and_two_cameras(job, tmp_path, capsys):
         np.testing.assert_allclose(control.arms[1].trajectory.T_world_base[:2, 0], [0, 1], atol=1e-12)
 
 
+def test_one_bad_camera_of_two_leaves_nothing(job, tmp_path, capsys):
+    camera = json.loads(job["camera"].read_text())
+    camera["T_world_camera"] = k4d.look_at(np.array([1.0, 0, 1]), np.array([5.0, 0, 1])).tolist()
+    (tmp_path / "blind.json").write_text(json.dumps(camera))
+    words = ["control", "--robot", "k4arm", "--actions", str(job["actions"]), "--camera", str(job["camera"])]
+    with pytest.raises(SystemExit):
+        main([*words, str(tmp_path / "blind.json"), "--out", str(job["out"])])
+    assert "behind the camera" in capsys.readouterr().err
+    assert not job["out"].exists()
+
+
 def test_unreached_poses_are_a_warning(job, tmp_path, capsys):
     np.savez(tmp_path / "far.npz", ee_delta=np.tile([0.1, 0, 0, 0, 0, 0], (8, 1)), fps=5.0)
     main(arguments(job, actions=tmp_path / "far.npz"))

@@ -71,6 +71,10 @@ def control(
         )
     if len({c.stem for c in camera}) != len(camera):
         raise ValueError(f"camera files must have different names, got {', '.join(c.name for c in camera)}")
+    folders = [out] if len(camera) == 1 else [out / c.stem for c in camera]
+    for folder in folders:
+        if folder.exists() and not overwrite:  # before any work, and before any of several folders is written
+            raise ValueError(f"{folder} exists; pass --overwrite to replace it, or choose another path")
     with _Clock(quiet=json) as clock:
         clock.say("loading robots")
         robots = [load_robot(r, assets=assets, packages=packages, tool_link=tool_link) for r in robot]
@@ -88,18 +92,16 @@ def control(
         clock.lap("kinematics")
         surfaces = robot_surfaces(robots)
         clock.lap("load")
-        folders = [out] if len(camera) == 1 else [out / c.stem for c in camera]
         provenance = _provenance(
             "control", locals(), ("robot", "actions", "camera", "base", "space", "convention", "fps", "tool_link")
         )
-        signals = []
-        clock.say("rasterising and writing")
-        for seen, folder in zip(cameras, folders, strict=True):
-            signal = project(robots, arms, seen, rgb=rgb, surfaces=surfaces)
-            clock.lap("raster")
+        clock.say("rasterising")
+        signals = [project(robots, arms, seen, rgb=rgb, surfaces=surfaces) for seen in cameras]
+        clock.lap("raster")
+        clock.say("writing")
+        for signal, folder in zip(signals, folders, strict=True):
             save(signal, folder, provenance=provenance, overwrite=overwrite)
-            clock.lap("write")
-            signals.append(signal)
+        clock.lap("write")
     _report(_summary(robots, signals, folders, clock), json)
 
 
