@@ -102,6 +102,23 @@ def test_one_bad_camera_of_two_leaves_nothing(job, tmp_path, capsys):
     assert not job["out"].exists()
 
 
+def test_a_strange_robot_gets_its_gripper_by_hand(job, tmp_path, capsys):
+    from kinema4d.robot.zoo import find
+
+    mine = tmp_path / "mine.urdf"
+    mine.write_text(find("k4arm")[0].read_text())
+    with pytest.raises(SystemExit):
+        main(arguments(job, robot=(str(mine),)))
+    assert "--gripper" in capsys.readouterr().err
+    main(arguments(job, "--tool-link", "tool", "--gripper", "finger_joint:0.04:0.01", robot=(str(mine),)))
+    control = k4d.load(job["out"])
+    assert isinstance(control, k4d.Control)
+    np.testing.assert_allclose(control.arms[0].trajectory.q[[0, -1], -1], [0.04, 0.01])
+    with pytest.raises(SystemExit):
+        main(arguments(job, "--overwrite", "--gripper", "finger_joint", robot=(str(mine),)))
+    assert "joint:open:closed" in capsys.readouterr().err
+
+
 def test_unreached_poses_are_a_warning(job, tmp_path, capsys):
     np.savez(tmp_path / "far.npz", ee_delta=np.tile([0.1, 0, 0, 0, 0, 0], (8, 1)), fps=5.0)
     main(arguments(job, actions=tmp_path / "far.npz"))

@@ -40,6 +40,12 @@ def test_control(tmp_path, robot):
     assert (tmp_path / "demo" / "view.html").stat().st_size > 1e5
 
 
+def test_zoo(tmp_path):
+    text = run("03_zoo.py", "--out", str(tmp_path / "zoo.png"), "--size", "64")
+    assert "k4arm: 7 joints" in text
+    assert np.asarray(Image.open(tmp_path / "zoo.png")).std() > 10
+
+
 def test_droid_overlay(tmp_path, data):
     text = run("02_droid_overlay.py", "--out", str(tmp_path), "--data", str(data))
     errors = [

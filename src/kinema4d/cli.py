@@ -28,6 +28,7 @@ def control(
     convention: str | None = None,
     fps: float | None = None,
     tool_link: str | None = None,
+    gripper: tuple[str, ...] = (),
     height: int | None = None,
     width: int | None = None,
     rgb: bool = True,
@@ -48,6 +49,7 @@ def control(
         convention: Source convention (kinema4d, droid, bridge, rt1, libero, ...), where the file does not say it.
         fps: Rate of the actions, where the file does not say it.
         tool_link: Link that end-effector actions speak about; default is the robot's own.
+        gripper: Fingers of a robot that is not in the zoo, "joint:open:closed" each, e.g. finger_joint:0:0.8.
         height: Render at this height instead of the camera's.
         width: Render at this width instead of the camera's.
         rgb: Also render shaded colour.
@@ -77,7 +79,8 @@ def control(
             raise ValueError(f"{folder} exists; pass --overwrite to replace it, or choose another path")
     with _Clock(quiet=json) as clock:
         clock.say("loading robots")
-        robots = [load_robot(r, assets=assets, packages=packages, tool_link=tool_link) for r in robot]
+        fingers = _gripper(gripper)
+        robots = [load_robot(r, assets=assets, packages=packages, tool_link=tool_link, gripper=fingers) for r in robot]
         cameras = [load_camera(c) for c in camera]
         if height or width:
             cameras = [c.resized(height or c.height, width or c.width) for c in cameras]
@@ -93,7 +96,9 @@ def control(
         surfaces = robot_surfaces(robots)
         clock.lap("load")
         provenance = _provenance(
-            "control", locals(), ("robot", "actions", "camera", "base", "space", "convention", "fps", "tool_link")
+            "control",
+            locals(),
+            ("robot", "actions", "camera", "base", "space", "convention", "fps", "tool_link", "gripper"),
         )
         clock.say("rasterising")
         signals = [project(robots, arms, seen, rgb=rgb, surfaces=surfaces) for seen in cameras]
@@ -361,6 +366,19 @@ class _Clock:
         now = time.perf_counter()
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self.last
         self.last = now
+
+
+def _gripper(texts: Sequence[str]) -> Any:
+    from kinema4d.robot.model import Gripper
+
+    if not texts:
+        return None
+    try:
+        parts = [text.split(":") for text in texts]
+        joints, opened, closed = zip(*((j, float(a), float(b)) for j, a, b in parts), strict=True)
+    except ValueError:
+        raise ValueError(f'--gripper takes "joint:open:closed" for each finger joint, got {" ".join(texts)}') from None
+    return Gripper(joints=joints, open=opened, closed=closed)
 
 
 def _base(text: str) -> Any:

@@ -189,6 +189,20 @@ def test_zoo_is_complete_and_says_how_to_get_what_is_missing(monkeypatch, data):
         load_robot("robot.urdf.xacro")
 
 
+def test_the_guessed_tool_is_the_hand_not_a_finger(data):
+    guessed = {
+        "panda_hand/panda_v2.urdf": "panda_hand",
+        "panda_robotiq_2f85/franka_panda_robotiq_2f85.urdf": "robotiq_85_base_link",
+        "widowx_250s/wx250s.urdf": "fingers_link",
+        "google_robot/google_robot_meta_sim_fix_wheel_fix_fingertip.urdf": "link_gripper",
+        "yam/yam.urdf": "gripper",
+    }
+    for name, link in guessed.items():
+        assert load_robot(data / "robots" / name, visuals=False).tool_link == link
+    assert load_robot(find("k4arm")[0], visuals=False).tool_link == "flange"
+    assert load_robot(find("ur5")[0], visuals=False).tool_link == "wrist_3_link"  # no hand: the end of the chain
+
+
 def test_our_widowx_is_the_real_one(data):
     """The description we ship (meshes from a wheel) has the kinematics and surface of the file Bridge users have."""
     ours = load_robot("wx250s")

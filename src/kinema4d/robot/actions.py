@@ -277,7 +277,7 @@ def _split(robot: Robot, actions: Actions, width: int) -> tuple[np.ndarray, np.n
     gripper = column[:, 0] if column.shape[1] else actions.gripper
     if gripper is not None and robot.gripper is None:
         raise ValueError(
-            f"the actions move a gripper, but robot {robot.name!r} has no known gripper; pass gripper= to load_robot, "
+            f"the actions move a gripper, but robot {robot.name!r} has no known gripper; pass gripper= to load_robot (--gripper), "
             "name the columns' joints (joint_names), or drop the gripper"
         )
     return body, gripper

@@ -194,7 +194,7 @@ def build_robot(
         multiplier=np.array([column[j.name][1] if j else 1.0 for j in rows]),
         offset=np.array([column[j.name][2] if j else 0.0 for j in rows]),
         visuals=tuple(Visual(link=index[link], mesh=mesh) for link, mesh in visuals),
-        tool_link=tool_link or _deepest(order, into),
+        tool_link=tool_link or _guess_tool(order, into),
         home=q_home,
         gripper=gripper,
     )
@@ -253,10 +253,24 @@ def _columns(
     return resolved, names
 
 
-def _deepest(order: Sequence[str], into: dict[str, Joint]) -> str:
-    """The end of the chain with the most moving joints; the first such link where several are equal."""
+def _guess_tool(order: Sequence[str], into: dict[str, Joint]) -> str:
+    """The end of the chain with the most moving joints; but where that chain ends in a hand, i.e. splits into several
+    moving parts after at least three joints, the link that carries them."""
     depth: dict[str, int] = {}
+    movers: dict[str, int] = dict.fromkeys(order, 0)  # how many children have something that moves
     for link in order:
         j = into.get(link)
         depth[link] = 0 if j is None else depth[j.parent] + (j.kind != FIXED)
-    return max(order, key=lambda link: depth[link])
+    moving: dict[str, bool] = dict.fromkeys(order, False)
+    for link in reversed(order):
+        j = into.get(link)
+        if j is not None and (moving[link] or j.kind != FIXED):
+            moving[j.parent] = True
+            movers[j.parent] += 1
+    tip = max(order, key=lambda link: depth[link])
+    link = tip
+    while link in into:
+        link = into[link].parent
+        if movers[link] >= 2 and depth[link] >= 3:
+            return link
+    return tip
