@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ def load_mjcf(
     source: str | None = None,
     name: str | None = None,
     tool_link: str | None = None,
-    home: Mapping[str, float] | None = None,
     gripper: Gripper | None = None,
     visuals: bool = True,
 ) -> Robot:
@@ -52,7 +50,6 @@ def load_mjcf(
             joints=joints,
             visuals=meshes if visuals else [],
             tool_link=tool_link,
-            home=home,
             gripper=gripper,
         )
     except ValueError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -148,7 +148,6 @@ def build_robot(
     joints: Sequence[Joint],
     visuals: Sequence[tuple[str, Mesh]],
     tool_link: str | None = None,
-    home: Mapping[str, float] | None = None,
     gripper: Gripper | None = None,
 ) -> Robot:
     """Check a description and flatten it into a :class:`Robot`."""
@@ -173,11 +172,6 @@ def build_robot(
     rows = [into.get(link) for link in order]
     index = {link: i for i, link in enumerate(order)}
     lower, upper = np.array([j.lower for j in lead]), np.array([j.upper for j in lead])
-    q_home = np.clip(0.0, lower, upper)
-    for key, value in (home or {}).items():
-        if key not in joint_names:
-            raise ValueError(f"home position names joint {key!r}, but robot {name!r} has {joint_names}")
-        q_home[joint_names.index(key)] = value
     robot = Robot(
         name=name,
         source=source,
@@ -195,7 +189,7 @@ def build_robot(
         offset=np.array([column[j.name][2] if j else 0.0 for j in rows]),
         visuals=tuple(Visual(link=index[link], mesh=mesh) for link, mesh in visuals),
         tool_link=tool_link or _guess_tool(order, into),
-        home=q_home,
+        home=np.clip(0.0, lower, upper),
         gripper=gripper,
     )
     robot.link_index(robot.tool_link)

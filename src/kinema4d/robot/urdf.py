@@ -4,7 +4,7 @@ any path a file names, and raise anything on bad input."""
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlparse
@@ -26,7 +26,6 @@ def load_urdf(
     source: str | None = None,
     name: str | None = None,
     tool_link: str | None = None,
-    home: Mapping[str, float] | None = None,
     gripper: Gripper | None = None,
     visuals: bool = True,
 ) -> Robot:
@@ -59,7 +58,6 @@ def load_urdf(
             joints=joints,
             visuals=seen,
             tool_link=tool_link,
-            home=home,
             gripper=gripper,
         )
     except ValueError as error:
