@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,28 @@ def test_control(tmp_path, robot):
     assert all(c.max() > 100 for c in columns)
     assert all((a != b).mean() > 0.005 for a, b in itertools.pairwise(columns))
     assert (tmp_path / "demo" / "view.html").stat().st_size > 1e5
+
+
+def test_the_readme_tells_the_truth(tmp_path, monkeypatch):
+    """Its Python block runs as printed, but for opening a browser, and does what its comments say."""
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    block = readme.split("```python\n")[1].split("```")[0]
+    assert "k4d.view(control, robots=[robot])" in block
+    robot = k4d.load_robot("panda", visuals=False)
+    q = np.tile(robot.home, (49, 1))
+    q[:, 0] += np.linspace(-0.3, 0.3, 49)
+    np.savez(tmp_path / "ep.npz", joint_position=q, fps=10.0)
+    T = k4d.look_at(np.array([1.6, -0.8, 0.9]), np.array([0.2, 0.2, 0.4]))
+    camera = {"fx": 120, "fy": 120, "cx": 79.5, "cy": 59.5, "height": 120, "width": 160, "T_world_camera": T.tolist()}
+    (tmp_path / "cam.json").write_text(json.dumps(camera))
+    monkeypatch.chdir(tmp_path)
+    scope: dict = {}
+    exec(block.replace("k4d.view(control, robots=[robot])", ""), scope)
+    assert scope["Ts"].shape == (49, len(robot.link_names), 4, 4)
+    assert scope["ik"].converged.all()
+    assert len(scope["pair"].arms) == 2
+    assert scope["pair"].mask.sum() > 1.3 * scope["control"].mask.sum()
+    assert isinstance(k4d.load("out"), k4d.Control)
 
 
 def test_zoo(tmp_path):

@@ -30,6 +30,7 @@ _PUBLIC = {
     "load_camera": "kinema4d.geometry.camera",
     "load_robot": "kinema4d.robot.zoo",
     "look_at": "kinema4d.geometry.se3",
+    "place": "kinema4d.geometry.se3",
     "save": "kinema4d.data.store",
     "view": "kinema4d.viewer.view",
 }
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from kinema4d.data.store import save as save
     from kinema4d.geometry.camera import load_camera as load_camera
     from kinema4d.geometry.se3 import look_at as look_at
+    from kinema4d.geometry.se3 import place as place
     from kinema4d.robot.action_files import load_actions as load_actions
     from kinema4d.robot.actions import Actions as Actions
     from kinema4d.robot.actions import drive as drive

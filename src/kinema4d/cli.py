@@ -382,15 +382,15 @@ def _gripper(texts: Sequence[str]) -> Any:
 
 
 def _base(text: str) -> Any:
-    import numpy as np
+    import math
 
-    from kinema4d.geometry.se3 import euler_to_matrix, transform
+    from kinema4d.geometry.se3 import place
 
     try:
         x, y, z, yaw = (float(part) for part in text.split(","))
     except ValueError:
         raise ValueError(f'--base takes "x,y,z,yaw" in metres and degrees, got {text!r}') from None
-    return transform(np.array([x, y, z]), euler_to_matrix(np.radians([0, 0, yaw])))
+    return place(x, y, z, yaw=math.radians(yaw))
 
 
 def _provenance(command: str, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
