@@ -209,6 +209,50 @@ def test_light_comes_from_its_direction_on_both_sides():
         assert (dark.rgb == 20).all()
 
 
+def scene_from_above(light: Light) -> np.ndarray:
+    """A 2 m floor with a 40 cm square 50 cm above it, seen straight from above; brightness of the floor."""
+    floor, roof = quad(0.0, size=2.0, color=(100, 100, 100)), quad(0.5, size=0.4, color=(200, 0, 0))
+    T_world_camera = look_at(np.array([0.0, 0, 3.0]), np.zeros(3), up=(0, 1, 0))
+    K = np.array([[150.0, 0, 99.5], [0, 150, 99.5], [0, 0, 1]])
+    view = Camera(K=K, T_world_camera=T_world_camera, height=200, width=200)
+    Ts = np.broadcast_to(invert(T_world_camera), (1, 2, 4, 4))
+    render = rasterize(assemble([(floor, 0), (roof, 1)]), Ts, view, rgb=True, light=light)
+    assert render.rgb is not None
+    world = render.points[0] @ T_world_camera[:3, :3].T + T_world_camera[:3, 3]
+    return np.concatenate([world, render.rgb[0, ..., :1], render.ids[0][..., None]], axis=-1)
+
+
+def test_a_roof_casts_its_shadow_where_the_sun_says():
+    light = Light(direction_world=(1.0, 0.0, 1.0), ambient=0.2, shadow_size=1024)
+    x, y, _, brightness, ids = np.moveaxis(scene_from_above(light), -1, 0)
+    floor = ids == 1
+    # the sun stands at 45 degrees over +x, so the shadow of a square at height 0.5 lies 0.5 m towards -x
+    deep = floor & (np.abs(x + 0.5) < 0.19) & (np.abs(y) < 0.19)
+    outside = floor & ((np.abs(x + 0.5) > 0.21) | (np.abs(y) > 0.21)) & (np.abs(x) < 0.95) & (np.abs(y) < 0.95)
+    lit = round(100 * (0.2 + 0.8 * np.sqrt(0.5)))
+    assert deep.sum() > 200
+    assert (brightness[deep] == 20).all()
+    assert (np.abs(brightness[outside] - lit) <= 1).all()
+    without = scene_from_above(Light(direction_world=(1.0, 0.0, 1.0), ambient=0.2))
+    assert (np.abs(without[..., 3][floor] - lit) <= 1).all()
+
+
+@pytest.mark.parametrize("direction", [(0.3, -0.4, 0.85), (0.0, 0.0, 1.0), (1.0, 0.2, 0.1)])
+def test_a_ball_does_not_shade_its_own_lit_side(direction):
+    ball = primitive("sphere", (0.3,), (200, 200, 200))
+    view = camera(target=(0.0, 0.0, 0.0), height=150, width=150, focal=300.0)
+    parts, Ts = assemble([(ball, 0)]), invert(view.T_world_camera)[None, None]
+    plain = rasterize(parts, Ts, view, rgb=True, light=Light(direction_world=direction))
+    shaded = rasterize(parts, Ts, view, rgb=True, light=Light(direction_world=direction, shadow_size=512))
+    assert plain.rgb is not None
+    assert shaded.rgb is not None
+    n = np.array(direction) / np.linalg.norm(direction)
+    world = plain.points[0] @ view.T_world_camera[:3, :3].T + view.T_world_camera[:3, 3]
+    towards = plain.valid[0] & (world @ n / 0.3 > 0.25)
+    assert towards.sum() > 100
+    assert np.abs(plain.rgb[0].astype(int) - shaded.rgb[0])[towards].max() <= 1
+
+
 def test_moving_camera_equals_moving_world():
     robot = load_robot("k4arm")
     surfaces = robot_surfaces([robot])

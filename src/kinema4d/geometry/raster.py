@@ -56,6 +56,8 @@ class Light:
     """From the scene towards the light."""
     ambient: float = 0.35
     """Share of light that arrives from everywhere, 0..1."""
+    shadow_size: int = 0
+    """Side of the shadow map in texels (1024 is good for a table); 0 casts no shadows."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -154,6 +156,8 @@ def rasterize(
     elif out.valid.shape != shape or (out.rgb is None) == rgb:
         raise ValueError(f"out has shape {out.valid.shape} and rgb={out.rgb is not None}, need {shape} and rgb={rgb}")
     light = light or Light()
+    if not 0 <= light.shadow_size <= MAX_SIDE:
+        raise ValueError(f"the shadow map may have 0 to {MAX_SIDE} texels a side, got {light.shadow_size}")
     direction = np.asarray(light.direction_world, np.float64)
     R_camera_world = np.swapaxes(camera.poses(frames)[:, :3, :3], 1, 2)
     arguments = (
@@ -161,6 +165,7 @@ def rasterize(
         surfaces.colors, surfaces.normals, surfaces.uvs, surfaces.face_texture, surfaces.texels, surfaces.texture_shape,
         np.ascontiguousarray(Ts_camera_body, np.float64), np.array(camera.K), near,
         R_camera_world @ (direction / np.linalg.norm(direction)), light.ambient,
+        light.shadow_size,
     )  # fmt: skip
     results = (
         out.points, out.valid, out.ids, out.rgb if out.rgb is not None else np.zeros((1, 1, 1, 3), np.uint8), out.boxes, rgb

@@ -125,19 +125,15 @@ def _box(cells, i, j, k, height, width):
 
 
 @njit(cache=True, nogil=True)
-def _draw(
-    vertices, spans, faces, face_body, Ts, K, near, height, width, screen, cells, some, front, back,
+def _fill_all(
+    vertices, faces, face_body, Ts, K, near, height, width, screen, cells, some, front, back,
     w_buffer, triangle_buffer, box,
 ):  # fmt: skip
-    """All triangles of one frame into the buffers; ``box`` receives the columns and rows that may have changed.
+    """All projected triangles into the buffers; ``box`` receives the columns and rows that may have changed.
 
     Sorting triangles into lists first keeps the loops free of branches that a processor cannot predict, and puts
     those that face the camera first. The others are drawn too, for real meshes are not all wound outwards, but
     most are hidden by then, which a look at their few pixels tells."""
-    for n in range(spans.shape[0]):
-        _project(
-            vertices, spans[n, 0], spans[n, 1], Ts[spans[n, 2]], K, near, height, width, screen, cells
-        )  # fmt: skip
     kept = 0
     for f in range(faces.shape[0]):  # half the triangles of a robot hold no pixel centre
         i, j, k = np.uintp(faces[f, 0]), np.uintp(faces[f, 1]), np.uintp(faces[f, 2])
@@ -193,13 +189,89 @@ def _draw(
     box[0], box[1], box[2], box[3] = left, right, top, bottom
 
 
+@njit(cache=True, nogil=True)
+def _shadow_map(
+    vertices, spans, faces, face_body, Ts, K, light, screen, cells, some, front, back, depth, triangle_buffer, view
+):  # fmt: skip
+    """The scene as the light sees it: parallel rays along ``light``, a square that just holds every vertex.
+
+    ``view`` receives two axes across the light (0..5), the least coordinates along them and along the light (6..8),
+    and texels per metre (9). Depth is distance towards the light, plus one: larger is nearer to it."""
+    size = depth.shape[0]
+    lx, ly, lz = light[0], light[1], light[2]
+    if abs(lz) < 0.9:
+        ax, ay, az = ly, -lx, 0.0
+    else:
+        ax, ay, az = 0.0, lz, -ly
+    n = np.sqrt(ax * ax + ay * ay + az * az)
+    ax, ay, az = ax / n, ay / n, az / n
+    bx, by, bz = ly * az - lz * ay, lz * ax - lx * az, lx * ay - ly * ax
+    low_a = low_b = low_d = np.inf
+    high_a = high_b = -np.inf
+    corner = np.empty((1, 3))
+    for m in range(spans.shape[0]):
+        for i in range(spans[m, 0], spans[m, 1]):
+            _transform(Ts, spans[m, 2], vertices, i, corner, 0)
+            x, y, z = corner[0, 0], corner[0, 1], corner[0, 2]
+            a, b, d = ax * x + ay * y + az * z, bx * x + by * y + bz * z, lx * x + ly * y + lz * z
+            screen[i, 0] = a
+            screen[i, 1] = b
+            screen[i, 2] = d
+            low_a, high_a = min(low_a, a), max(high_a, a)
+            low_b, high_b = min(low_b, b), max(high_b, b)
+            low_d = min(low_d, d)
+    scale = (size - 4.0) / max(high_a - low_a, high_b - low_b, 1e-6)
+    for i in range(vertices.shape[0]):
+        u = (screen[i, 0] - low_a) * scale + 1.5
+        v = (screen[i, 1] - low_b) * scale + 1.5
+        screen[i, 0] = u
+        screen[i, 1] = v
+        screen[i, 2] = screen[i, 2] - low_d + 1.0
+        cells[i, 0] = np.int16(np.ceil(u))
+        cells[i, 1] = np.int16(np.floor(u))
+        cells[i, 2] = np.int16(np.ceil(v))
+        cells[i, 3] = np.int16(np.floor(v))
+    for y in range(size):
+        for x in range(size):
+            depth[y, x] = 0.0
+    box = np.empty(4, np.int64)
+    _fill_all(
+        vertices, faces, face_body, Ts, K, 0.5, size, size, screen, cells, some, front, back, depth, triangle_buffer, box
+    )  # fmt: skip
+    view[0], view[1], view[2], view[3], view[4], view[5] = ax, ay, az, bx, by, bz
+    view[6], view[7], view[8], view[9] = low_a, low_b, low_d, scale
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _lit(x, y, z, nx, ny, nz, cosine, light, depth, view):
+    """Share of 3x3 texels from which the light reaches a point with unit normal n (on the light's side). The point is
+    lifted off its surface by a texel and a half, and towards the light by as much as the surface falls away over the
+    texels compared, so that surfaces do not shade themselves."""
+    lift = 1.5 / view[9]
+    slope = min(np.sqrt(max(1.0 - cosine * cosine, 0.0)) / cosine, 6.0)
+    x += lift * nx
+    y += lift * ny
+    z += lift * nz
+    u = (view[0] * x + view[1] * y + view[2] * z - view[6]) * view[9] + 1.5
+    v = (view[3] * x + view[4] * y + view[5] * z - view[7]) * view[9] + 1.5
+    d = light[0] * x + light[1] * y + light[2] * z - view[8] + 1.0 + lift * slope
+    column, row = int(np.floor(u + 0.5)), int(np.floor(v + 0.5))
+    size = depth.shape[0]
+    reached = 0
+    for r in range(row - 1, row + 2):
+        for c in range(column - 1, column + 2):
+            if r < 0 or c < 0 or r >= size or c >= size or depth[r, c] <= d:
+                reached += 1
+    return reached / 9.0
+
+
 @njit(cache=True, nogil=True, inline="always")
 def _shade(
     x_eye, y_eye, z_eye, f, faces, vertices, corners, normals, face_body, Ts, colors, uvs, face_texture, texels, texture_shape,
-    light, ambient, rgb, row, column,
+    light, ambient, shadowed, shadow_depth, shadow_view, rgb, row, column,
 ):  # fmt: skip
-    """Colour of a surface point of triangle f: texture or flat colour, one directional light, two-sided. Takes
-    whole arrays and indices: slices would cost an atomic reference count per pixel."""
+    """Colour of a surface point of triangle f: texture or flat colour, one directional light that may cast shadows,
+    two-sided. Takes whole arrays and indices: slices would cost an atomic reference count per pixel."""
     i, j, k = np.uintp(faces[f, 0]), np.uintp(faces[f, 1]), np.uintp(faces[f, 2])
     body = np.uintp(face_body[f])
     _transform(Ts, body, vertices, i, corners, 0)
@@ -233,6 +305,11 @@ def _shade(
         lambert = (cx * light[0] + cy * light[1] + cz * light[2]) / length
         if facing > 0.0:  # the normal points away from the camera: we look at the back side
             lambert = -lambert
+            length = -length
+        if shadowed and lambert > 0.0:
+            lambert *= _lit(
+                x_eye, y_eye, z_eye, cx / length, cy / length, cz / length, lambert, light, shadow_depth, shadow_view
+            )  # fmt: skip
     brightness = ambient + (1.0 - ambient) * max(lambert, 0.0)
     texture = face_texture[f]
     if texture >= 0:
@@ -262,7 +339,8 @@ def _shade(
 @njit(cache=True, nogil=True)
 def _resolve(
     faces, face_body, labels, colors, normals, uvs, face_texture, texels, texture_shape, vertices,
-    Ts, K, light, ambient, w_buffer, triangle_buffer, left, right, top, bottom, points, valid, ids, rgb, shaded,
+    Ts, K, light, ambient, shadowed, shadow_depth, shadow_view, w_buffer, triangle_buffer, left, right, top, bottom,
+    points, valid, ids, rgb, shaded,
 ):  # fmt: skip
     """One frame from the depth buffer to the output, and the depth buffer back to empty."""
     corners = np.empty((3, 3))
@@ -286,7 +364,7 @@ def _resolve(
                 if shaded:
                     _shade(
                         x_eye, y_eye, z_eye, f, faces, vertices, corners, normals, face_body, Ts, colors, uvs, face_texture,
-                        texels, texture_shape, light, ambient, rgb, y, x,
+                        texels, texture_shape, light, ambient, shadowed, shadow_depth, shadow_view, rgb, y, x,
                     )  # fmt: skip
             elif valid[y, x]:  # left over from an earlier use of the buffer
                 valid[y, x] = False
@@ -300,7 +378,7 @@ def _resolve(
 @njit(cache=True, nogil=True)
 def render(
     vertices, spans, faces, face_body, labels, colors, normals, uvs, face_texture, texels, texture_shape,
-    Ts_camera_body, K, near, light_camera, ambient, first, stride, points, valid, ids, rgb, boxes, shaded,
+    Ts_camera_body, K, near, light_camera, ambient, shadow_size, first, stride, points, valid, ids, rgb, boxes, shaded,
 ):  # fmt: skip
     """Frames first, first + stride, ... of a sequence: the share of one thread (the kernel holds no lock).
 
@@ -315,15 +393,29 @@ def render(
     w_buffer = np.zeros((height, width))
     triangle_buffer = np.empty((height, width), np.int32)
     box = np.empty(4, np.int64)
+    shadowed = shaded and shadow_size > 0
+    shadow_depth = np.zeros((max(shadow_size, 1), max(shadow_size, 1)))
+    shadow_triangles = np.empty((max(shadow_size, 1), max(shadow_size, 1)), np.int32)
+    shadow_view = np.empty(10)
     for t in range(first, frames, stride):
-        _draw(
-            vertices, spans, faces, face_body, Ts_camera_body[t], K, near, height, width,
-            screen, cells, some, front, back, w_buffer, triangle_buffer, box,
+        Ts = Ts_camera_body[t]
+        if shadowed:
+            _shadow_map(
+                vertices, spans, faces, face_body, Ts, K, light_camera[t], screen, cells, some, front, back,
+                shadow_depth, shadow_triangles, shadow_view,
+            )  # fmt: skip
+        for n in range(spans.shape[0]):
+            _project(
+                vertices, spans[n, 0], spans[n, 1], Ts[spans[n, 2]], K, near, height, width, screen, cells
+            )  # fmt: skip
+        _fill_all(
+            vertices, faces, face_body, Ts, K, near, height, width, screen, cells, some, front, back,
+            w_buffer, triangle_buffer, box,
         )  # fmt: skip
         # Pixels of an older frame in a reused buffer lie inside the box that it left behind.
         _resolve(
             faces, face_body, labels, colors, normals, uvs, face_texture, texels, texture_shape, vertices,
-            Ts_camera_body[t], K, light_camera[t], ambient, w_buffer, triangle_buffer,
+            Ts, K, light_camera[t], ambient, shadowed, shadow_depth, shadow_view, w_buffer, triangle_buffer,
             min(box[0], boxes[t, 0]), max(box[1], boxes[t, 1]), min(box[2], boxes[t, 2]), max(box[3], boxes[t, 3]),
             points[t], valid[t], ids[t], rgb[t if shaded else 0], shaded,
         )  # fmt: skip
