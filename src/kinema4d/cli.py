@@ -48,7 +48,7 @@ def control(
         space: Action space, where the file does not say it.
         convention: Source convention (kinema4d, droid, bridge, rt1, libero, ...), where the file does not say it.
         fps: Rate of the actions, where the file does not say it.
-        tool_link: Link that end-effector actions speak about; default is the robot's own.
+        tool_link: Link that end-effector actions speak about; default is the convention's or the robot's own.
         gripper: Fingers of a robot that is not in the zoo, "joint:open:closed" each, e.g. finger_joint:0:0.8.
         height: Render at this height instead of the camera's.
         width: Render at this width instead of the camera's.
@@ -84,7 +84,7 @@ def control(
         cameras = [load_camera(c) for c in camera]
         if height or width:
             cameras = [c.resized(height or c.height, width or c.width) for c in cameras]
-        options = {"space": space, "convention": convention, "fps": fps}
+        options = {"space": space, "convention": convention, "fps": fps, "tool_link": tool_link}
         sequences = [load_actions(a, **options) for a in actions]
         sequences = (
             [replace(s, T_world_base=_base(b)) for s, b in zip(sequences, base, strict=True)] if base else sequences

@@ -12,6 +12,7 @@ from kinema4d.geometry.se3 import difference, euler_to_matrix, matrix_to_euler, 
 from kinema4d.robot.action_files import load_actions
 from kinema4d.robot.actions import CONVENTIONS, SPACES, Actions, drive
 from kinema4d.robot.kinematics import forward_kinematics
+from kinema4d.robot.model import Gripper
 from kinema4d.robot.zoo import load_robot
 
 ARM = load_robot("k4arm", visuals=False)
@@ -256,6 +257,27 @@ def test_wrong_widths_and_missing_grippers_are_named():
         drive(ARM, make("ee_delta", np.zeros((2, 7)), gripper=np.zeros(2)))
     with pytest.raises(ValueError, match="no actuated joint 'elbow'"):
         drive(ARM, make("joint_position", np.zeros((2, 1)), joint_names=("elbow",)))
+
+
+def test_the_tool_link_can_be_chosen():
+    """An explicit tool wins over the convention's, which wins over the robot's."""
+    robot = panda()
+    d = np.array([[0, 0, 0, 0, 0, 1.0]])
+    for chosen, still in (("panda_hand_tcp", "panda_hand_tcp"), (None, "panda_link8")):
+        arm = drive(robot, make("ee_delta", d, convention="droid", tool_link=chosen, q_start=robot.home))
+        T = tool(robot, arm.trajectory.q, still)
+        np.testing.assert_allclose(T[1, :3, 3], T[0, :3, 3], atol=1e-5)  # it turns about its own origin
+    with pytest.raises(ValueError, match="no link 'nose'"):
+        drive(robot, make("ee_delta", d, tool_link="nose"))
+
+
+def test_grippers_that_cannot_be_are_named():
+    with pytest.raises(ValueError, match="must differ"):
+        Gripper(joints=("a",), open=(1.0,), closed=(1.0,))
+    with pytest.raises(ValueError, match="each finger joint"):
+        Gripper(joints=("a", "b"), open=(1.0,), closed=(0.0,))
+    with pytest.raises(ValueError, match="no actuated joint 'thumb'"):
+        load_robot("k4arm", gripper=Gripper(joints=("thumb",), open=(1.0,), closed=(0.0,)))
 
 
 def test_every_convention_says_where_it_comes_from():

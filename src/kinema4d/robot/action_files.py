@@ -13,7 +13,7 @@ import numpy as np
 
 from kinema4d.robot.actions import CONVENTIONS, SPACES, Actions
 
-OPTIONS = ("space", "fps", "convention", "joint_names", "rotation", "frame", "q_start", "T_world_base")
+OPTIONS = ("space", "fps", "convention", "joint_names", "rotation", "frame", "tool_link", "q_start", "T_world_base")
 """What a file may say about its actions, beside the numbers."""
 
 
@@ -84,6 +84,7 @@ def _actions(content: Mapping[str, Any], options: Mapping[str, Any]) -> Actions:
         joint_names=tuple(str(n) for n in np.asarray(names).reshape(-1)),
         rotation=None if settings.get("rotation") is None else str(settings["rotation"]),
         frame=None if settings.get("frame") is None else str(settings["frame"]),  # type: ignore[arg-type]
+        tool_link=None if settings.get("tool_link") is None else str(settings["tool_link"]),
         q_start=None if settings.get("q_start") is None else _array(settings["q_start"], "q_start", 1),
         T_world_base=_array(settings.get("T_world_base", np.eye(4)), "T_world_base", 2),
     )

@@ -166,6 +166,8 @@ class Actions:
     """``ee_pose``: one of ``ROTATIONS``; the convention's where not given."""
     frame: Literal["base", "tool"] | None = None
     """``ee_delta``: axes of the displacement; the convention's where not given."""
+    tool_link: str | None = None
+    """Tool spaces: the link that moves; the convention's, or else the robot's, where not given."""
     q_start: Float[np.ndarray, " n"] | None = None
     """Start (all joints, or the arm's alone); the robot's home where not given."""
     T_world_base: Float[np.ndarray, "4 4"] = field(default_factory=lambda: np.eye(4))
@@ -216,7 +218,7 @@ def drive(robot: Robot, actions: Actions) -> Arm:
             q, reached = np.vstack([start, q]), np.concatenate([[True], free])
             residuals = np.zeros((2, len(q)))
     else:
-        link, T_link_tool = _tool(robot, convention)
+        link, T_link_tool = _tool(robot, actions.tool_link, convention)
         width = 6 if actions.space == "ee_delta" else 3 + ROTATIONS[actions.rotation or convention.pose_rotation]
         _check_width(robot, actions, {width: "the tool", width + 1: "the tool and the gripper"})
         body, gripper = _split(robot, actions, width)
@@ -332,7 +334,10 @@ def _bound(x: np.ndarray, how: str, *, ord: float) -> np.ndarray:
     return x
 
 
-def _tool(robot: Robot, convention: Convention) -> tuple[str, np.ndarray]:
+def _tool(robot: Robot, chosen: str | None, convention: Convention) -> tuple[str, np.ndarray]:
+    if chosen is not None:
+        robot.link_index(chosen)
+        return chosen, np.eye(4)
     if convention.tool_link in robot.link_names:
         return str(convention.tool_link), transform(np.array(convention.tool_offset), np.eye(3))
     return robot.tool_link, np.eye(4)

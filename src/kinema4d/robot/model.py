@@ -25,6 +25,12 @@ class Gripper:
     closed: tuple[float, ...]
     """Their positions when fully closed, rad or m."""
 
+    def __post_init__(self) -> None:
+        if not len(self.joints) == len(self.open) == len(self.closed) > 0:
+            raise ValueError(f"a gripper needs an open and a closed position for each finger joint, got {self}")
+        if any(a == b for a, b in zip(self.open, self.closed, strict=True)):
+            raise ValueError(f"a gripper's open and closed positions must differ, got {self}")
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Visual:

@@ -202,6 +202,8 @@ def _complete(robot: Robot, entry: Entry, tool_link: str | None, gripper: Grippe
             home[robot.joint_names.index(joint)] = value
     tool = tool_link or next((link for link in entry.tool_links if link in robot.link_names), robot.tool_link)
     robot.link_index(tool)
+    if gripper:
+        robot.joint_indices(gripper.joints)
     fitting = (g for g in entry.grippers if set(g.joints) <= set(robot.joint_names))
     return replace(robot, home=home, tool_link=tool, gripper=gripper or next(fitting, None))
 
