@@ -18,11 +18,12 @@ CONVERGED_M, CONVERGED_RAD = 1e-4, 1e-4
 """Residuals up to which a pose counts as reached."""
 STRIDE_M, STRIDE_RAD = 0.1, 0.4
 """Goals further away than this are approached in several strides."""
-PULL = 0.02
-"""Share of the way to the preferred posture that the free directions move per pose."""
+PULL, LEAN = 0.02, 0.03
+"""How free directions move to the preferred posture, per iteration: this share of the way, at most so many rad or m,
+slow enough not to look like a jump. Paths that miss a pose are tried again with more."""
 JUMP = 0.5
 """A step of a joint, in rad or m, that makes the solver look for a smoother path."""
-ATTEMPTS = 12
+ATTEMPTS = 18
 """How many further postures to try for a path that misses a pose or jumps."""
 
 
@@ -61,8 +62,8 @@ def inverse_kinematics(
     if len(columns) == 0:
         raise ValueError(f"no joint moves link {tool_link or robot.tool_link!r}: choose another tool link")
     best = None
-    for posture, pull in _attempts(robot, chain, Ts_base_tool, q_seed[columns], iterations):
-        q_chain, residuals = _follow(robot, chain, Ts_base_tool, q_seed[columns], posture, pull, iterations)
+    for posture, pull, lean in _attempts(robot, chain, Ts_base_tool, q_seed[columns], iterations):
+        q_chain, residuals = _follow(robot, chain, Ts_base_tool, q_seed[columns], posture, pull, lean, iterations)
         converged = (residuals[:, 0] <= CONVERGED_M) & (residuals[:, 1] <= CONVERGED_RAD)
         jump = np.abs(np.diff(q_chain, axis=0)).max(initial=0.0)
         score = (int((~converged).sum()), float(jump))
@@ -84,7 +85,7 @@ def inverse_kinematics(
 
 def _attempts(
     robot: Robot, chain: _Chain, goals: np.ndarray, q_seed: np.ndarray, iterations: int
-) -> Iterator[tuple[np.ndarray, float]]:
+) -> Iterator[tuple[np.ndarray, float, float]]:
     """Ways to spend the freedom that the tool leaves, from the plainest on. Only a path that misses a pose or
     jumps asks for the next. A redundant arm can walk into its limits long before the pose that shows it, so the
     later attempts pull, from the first pose on, towards configurations that reach the hard poses."""
@@ -92,17 +93,19 @@ def _attempts(
     finite = np.isfinite(lower) & np.isfinite(upper)
     low, high = np.where(finite, lower, -np.pi), np.where(finite, upper, np.pi)
     middle = np.where(finite, (low + high) / 2, q_seed)
-    yield middle, PULL
-    yield q_seed, 0.0
-    yield q_seed, PULL
+    yield middle, PULL, LEAN
+    yield q_seed, 0.0, 0.0
+    yield q_seed, PULL, LEAN
+    yield middle, PULL, 4 * LEAN
     rng = np.random.default_rng(0)
     targets = goals[np.linspace(len(goals) - 1, len(goals) // 3, 3).astype(int)]
     for goal in targets:
         for _ in range(ATTEMPTS // 3):
             guess = rng.uniform(low, high)
-            q, residual = _follow(robot, chain, goal[None], guess, guess, 0.0, iterations)
+            q, residual = _follow(robot, chain, goal[None], guess, guess, 0.0, 0.0, iterations)
             if residual[0, 0] <= CONVERGED_M and residual[0, 1] <= CONVERGED_RAD:
-                yield q[0], 2 * PULL
+                yield q[0], 2 * PULL, LEAN
+                yield q[0], 2 * PULL, 4 * LEAN
 
 
 def _follow(
@@ -112,6 +115,7 @@ def _follow(
     q_seed: np.ndarray,
     posture: np.ndarray,
     pull: float,
+    lean: float,
     iterations: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     lower, upper = robot.lower[chain.columns], robot.upper[chain.columns]
@@ -119,7 +123,7 @@ def _follow(
     residuals = np.empty((len(goals), 2))
     kinematics_kernels.inverse(
         chain.pre, chain.kind, chain.axis, chain.column, chain.multiplier, chain.offset, chain.last, lower, upper,
-        posture, pull, goals, np.clip(q_seed, lower, upper), iterations, TOLERANCE_M, TOLERANCE_RAD,
+        posture, pull, lean, goals, np.clip(q_seed, lower, upper), iterations, TOLERANCE_M, TOLERANCE_RAD,
         _reach(chain), STRIDE_M, STRIDE_RAD, q, residuals,
     )  # fmt: skip
     return q, residuals

@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-LEAN = 0.03
-"""Most that a joint leans towards the preferred posture per iteration, rad or m: slow enough not to look like a jump."""
 REVOLUTE = 1
 PRISMATIC = 2
 
@@ -174,12 +172,13 @@ def _solve6(A, b):
 
 @njit(cache=True, nogil=True)
 def _solve_pose(
-    pre, kind, axis, column, multiplier, offset, last, lower, upper, posture, pull, goal, q, iterations,
+    pre, kind, axis, column, multiplier, offset, last, lower, upper, posture, pull, lean, goal, q, iterations,
     tol_m, tol_rad, radius, residual,
 ):  # fmt: skip
     """Move q, in place, to the pose nearest to ``goal``. Levenberg-Marquardt whose damping is the squared
     error (Sugihara 2011); joints that would leave their limits are held there for the step (active set);
-    what freedom the tool leaves pulls the joints towards ``posture``. ``radius`` turns radians into metres."""
+    what freedom the tool leaves pulls the joints towards ``posture``, at most by ``lean`` per iteration. ``radius``
+    turns radians into metres."""
     n = q.shape[0]
     J = np.empty((6, n))
     T = _identity()
@@ -216,7 +215,7 @@ def _solve_pose(
         damping = 0.5 * cost + 1e-12
         gain = pull if iteration < 2 else 0.0
         for c in range(n):
-            wish[c] = min(max(gain * (posture[c] - q[c]), -LEAN), LEAN)
+            wish[c] = min(max(gain * (posture[c] - q[c]), -lean), lean)
         for c in range(n):
             held[c] = False
         for _ in range(n + 1):
@@ -291,7 +290,7 @@ def _largest_step(a, b):
 
 @njit(cache=True, nogil=True)
 def inverse(
-    pre, kind, axis, column, multiplier, offset, last, lower, upper, posture, pull, goals, q_seed,
+    pre, kind, axis, column, multiplier, offset, last, lower, upper, posture, pull, lean, goals, q_seed,
     iterations, tol_m, tol_rad, radius, stride_m, stride_rad, q_out, residuals,
 ):  # fmt: skip
     """q_t = IK(goal_t, q_{t-1}) for a sequence of goals. A goal further from the reached tool pose than a
@@ -321,11 +320,11 @@ def inverse(
         for k in range(1, strides):
             _between(start, goals[t], k / strides, goal)
             _solve_pose(
-                pre, kind, axis, column, multiplier, offset, last, lower, upper, posture, pull / strides, goal, trial,
+                pre, kind, axis, column, multiplier, offset, last, lower, upper, posture, pull / strides, lean, goal, trial,
                 8, 1e-3, 1e-2, radius, residual,
             )  # fmt: skip
         _solve_pose(
-            pre, kind, axis, column, multiplier, offset, last, lower, upper, posture, pull / strides, goals[t], trial,
+            pre, kind, axis, column, multiplier, offset, last, lower, upper, posture, pull / strides, lean, goals[t], trial,
             iterations, tol_m, tol_rad, radius, residual,
         )  # fmt: skip
         jump = _largest_step(trial, q)
@@ -335,7 +334,7 @@ def inverse(
             for c in range(n):
                 other[c] = min(max(2 * q[c] - q_before[c], lower[c]), upper[c])
             _solve_pose(
-                pre, kind, axis, column, multiplier, offset, last, lower, upper, posture, pull, goals[t], other,
+                pre, kind, axis, column, multiplier, offset, last, lower, upper, posture, pull, lean, goals[t], other,
                 iterations, tol_m, tol_rad, radius, second,
             )  # fmt: skip
             second_missed = second[0] > 10 * tol_m or second[1] > 10 * tol_rad
