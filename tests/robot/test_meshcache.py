@@ -65,6 +65,19 @@ def test_files_that_do_not_stand_alone_are_not_kept(tmp_path, cache):
     assert not cache.exists()
 
 
+def test_where_it_lies(tmp_path, monkeypatch):
+    monkeypatch.delenv(meshcache.VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert meshcache.folder() == tmp_path / "kinema4d" / "meshes"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+
+    def nobody():
+        raise RuntimeError("no home")
+
+    monkeypatch.setattr("pathlib.Path.home", nobody)
+    assert meshcache.folder() is None
+
+
 def test_it_can_be_off_or_unwritable(tmp_path, monkeypatch):
     path = tmp_path / "m.stl"
     trimesh.creation.box().export(path)

@@ -31,7 +31,11 @@ def folder() -> Path | None:
     chosen = os.environ.get(VARIABLE)
     if chosen is not None:
         return Path(chosen) if chosen else None
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kinema4d" / "meshes"
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # a container's user may have no home
+        return None
+    return home / "kinema4d" / "meshes"
 
 
 def get(data: bytes, suffix: str) -> list[Mesh] | None:
