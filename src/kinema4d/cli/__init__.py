@@ -1,0 +1,48 @@
+"""The command line: each command is a typed function in a file of its own; imports happen inside, so ``--help`` is
+quick."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tyro
+
+from kinema4d.cli.calibrate import calibrate
+from kinema4d.cli.control import control
+from kinema4d.cli.doctor import doctor
+from kinema4d.cli.export import export
+from kinema4d.cli.view import view
+
+COMMANDS: dict[str, Any] = {
+    "control": control,
+    "view": view,
+    "calibrate": calibrate,
+    "doctor": doctor,
+    "data": {"export": export},
+}
+"""Every command; a dict is a group of commands."""
+GROUPS = {"data": "Convert clips."}
+"""What each group is for."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: errors of the user's making are one line on stderr and exit code 2."""
+    try:
+        _app(COMMANDS).cli(prog="kinema4d", args=arguments)
+    except ValueError as error:
+        print(f"kinema4d: error: {' '.join(str(error).split())}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def _app(commands: Mapping[str, Any]) -> tyro.extras.SubcommandApp:
+    app = tyro.extras.SubcommandApp()
+    for name, command in commands.items():
+        if isinstance(command, dict):
+            app.command(_app(command), name=name, help=GROUPS[name])
+        else:
+            app.command(command, name=name)
+    return app
