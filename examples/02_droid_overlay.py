@@ -13,18 +13,18 @@ import colorsys
 import json
 import os
 import sys
+from fractions import Fraction
 from pathlib import Path
 
-import av
 import numpy as np
 from PIL import Image
 
+import kinema4d as k4d
+from kinema4d.data.video import read_footage, write_h264
 from kinema4d.geometry.camera import T_camera_world, load_camera
 from kinema4d.geometry.raster import rasterize
 from kinema4d.robot.calibrate import calibrate, calibration_to_dict
-from kinema4d.robot.model import Robot
 from kinema4d.robot.silhouette import Scene, contour_error, draw_outline, find_edges, robot_scene
-from kinema4d.robot.urdf import load_urdf
 from kinema4d.types import Camera
 
 REPO = Path(__file__).resolve().parents[1]
@@ -43,7 +43,7 @@ def main() -> None:
     if not calibrations:
         sys.exit(f"no calibrated DROID views in {args.data}/droid/calib; set KINEMA4D_DATA or --data to the data")
     args.out.mkdir(parents=True, exist_ok=True)
-    robot = load_urdf(args.data / "robots/panda_robotiq_2f85/franka_panda_robotiq_2f85.urdf")
+    robot = k4d.load_robot("panda_robotiq", assets=args.data / "robots")
     for path in calibrations:
         about, camera = json.loads(path.read_text()), load_camera(path)
         images, q = read_view(robot, args.data / "droid", about)
@@ -60,25 +60,25 @@ def main() -> None:
             f"{error.below_2px:.0%} below 2 px) on {len(held)} held-out frames"
         )
         frames = overlay(images, scene, camera)
-        write_video(args.out / f"{path.stem}.mp4", frames, fps=5)
+        write_h264(args.out / f"{path.stem}.mp4", frames, Fraction(5))
         chosen = frames[held[np.linspace(0, len(held) - 1, SHEET).astype(int)]]
         sheet = np.concatenate([np.concatenate(list(chosen[i : i + 3]), axis=1) for i in range(0, SHEET, 3)])
         Image.fromarray(sheet).save(args.out / f"{path.stem}.png")
     print(f"wrote {args.out}/*.mp4 and *.png")
 
 
-def read_view(robot: Robot, folder: Path, about: dict) -> tuple[np.ndarray, np.ndarray]:
+def read_view(robot: k4d.Robot, folder: Path, about: dict) -> tuple[np.ndarray, np.ndarray]:
     """Frames of one video and the robot state of each: rows are 15 Hz, frames 5 Hz."""
-    with av.open(str(folder / about["video"])) as video:
-        images = np.stack([frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)])
+    images = read_footage(folder / about["video"])
     rows = json.loads((folder / f"annotation/{about['episode']}.json").read_text())
-    at = 3 * np.arange(len(images))
-    q = np.zeros((len(images), robot.dof))
-    arm = robot.joint_indices([f"panda_joint{i}" for i in range(1, 8)])
-    q[:, arm] = np.array(rows["observation.state.joint_position"])[at]
-    # DROID's gripper is 0 open .. 1 closed; the 2F-85's driving joint closes at 0.725 rad.
-    q[:, robot.joint_indices(["finger_joint"])[0]] = 0.725 * np.ravel(rows["observation.state.gripper_position"])[at]
-    return images, q
+    states = k4d.Actions(
+        space="joint_position",
+        values=np.array(rows["observation.state.joint_position"]),
+        gripper=np.ravel(rows["observation.state.gripper_position"]),
+        fps=15.0,
+        convention="droid",
+    )
+    return images, k4d.drive(robot, states).trajectory.q[::3]
 
 
 def overlay(images: np.ndarray, scene: Scene, camera: Camera, scale: int = 2) -> np.ndarray:
@@ -93,15 +93,6 @@ def overlay(images: np.ndarray, scene: Scene, camera: Camera, scale: int = 2) ->
     u, v = np.clip(outline.uv.round().astype(int), 0, [camera.width - 1, camera.height - 1]).T
     out[outline.frame, v, u] = (255, 255, 0)
     return out
-
-
-def write_video(path: Path, frames: np.ndarray, fps: int) -> None:
-    with av.open(str(path), "w") as file:
-        stream = file.add_stream("libx264", rate=fps, options={"crf": "18"})
-        stream.height, stream.width, stream.pix_fmt = frames.shape[1], frames.shape[2], "yuv420p"
-        for frame in frames:
-            file.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
-        file.mux(stream.encode())
 
 
 if __name__ == "__main__":

@@ -228,3 +228,78 @@ def test_help_is_for_people():
     assert done.returncode == 0
     for command in ("control", "view", "doctor", "data"):
         assert command in done.stdout
+
+
+@pytest.fixture
+def footage(tmp_path) -> dict[str, Path]:
+    """Robot masks of a swinging arm as a folder of images, its states, and a camera 2 degrees and 2 cm off."""
+    from PIL import Image
+
+    from kinema4d.robot.calibrate import turned
+
+    robot = k4d.load_robot("k4arm")
+    s = np.linspace(0, 2 * np.pi, 14)
+    q = np.tile(robot.home, (14, 1))
+    q[:, 0] += 0.7 * np.sin(s)
+    q[:, 1] += 0.35 * np.cos(2 * s)
+    q[:, 2] += 0.3 * np.sin(s + 1)
+    camera = k4d.Camera(
+        K=np.array([[260.0, 0, 119.5], [0, 260, 89.5], [0, 0, 1]]),
+        T_world_camera=k4d.look_at(np.array([1.1, -0.7, 0.8]), np.array([0.12, 0, 0.35])),
+        height=180,
+        width=240,
+    )
+    control = k4d.control(robot, k4d.Actions(space="joint_position", values=q, fps=5.0), camera, rgb=False)
+    (tmp_path / "masks").mkdir()
+    for t, mask in enumerate(control.mask):
+        Image.fromarray((255 * mask).astype(np.uint8)).save(tmp_path / "masks" / f"{t:03d}.png")
+    np.savez(tmp_path / "states.npz", joint_position=q, fps=5.0)
+    np.savez(tmp_path / "wrong.npz", joint_position=q[::-1], fps=5.0)
+    rough = turned(camera, (1.5, -1.0, 0.5), (0.02, -0.01, 0.0))
+    (tmp_path / "rough.json").write_text(json.dumps(camera_to_dict(rough)))
+    (tmp_path / "true.json").write_text(json.dumps(camera_to_dict(camera)))
+    return {n: tmp_path / n for n in ("masks", "states.npz", "wrong.npz", "rough.json", "true.json", "out.json")}
+
+
+def calibration(footage, states="states.npz", *extra) -> list[str]:
+    words = ["calibrate", "--robot", "k4arm", "--actions", str(footage[states]), "--video", str(footage["masks"])]
+    return [*words, "--masks", "--out", str(footage["out.json"]), *extra]
+
+
+def test_calibrate_finds_the_camera_and_refuses_a_bad_fit(footage, capsys):
+    rough = ("--camera", str(footage["rough.json"]))
+    with pytest.raises(SystemExit) as exit_:
+        main(calibration(footage, "wrong.npz", *rough))
+    assert exit_.value.code == 2
+    assert "not good" in capsys.readouterr().err
+    assert not footage["out.json"].exists()
+    main(calibration(footage, "states.npz", *rough))
+    assert "good: wrote" in capsys.readouterr().out
+    found, true = k4d.load_camera(footage["out.json"]), k4d.load_camera(footage["true.json"])
+    assert np.linalg.norm(found.T_world_camera[:3, 3] - true.T_world_camera[:3, 3]) < 0.01
+    assert json.loads(footage["out.json"].read_text())["calibration"]["good"] is True
+    with pytest.raises(SystemExit):
+        main(calibration(footage, "states.npz", *rough))
+    assert "--overwrite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "needs a start"),
+        (("--picks", "{tmp}/picks.json"), "must hold a list like"),
+        (("--picks", "{tmp}/none.json"), "cannot read picks"),
+        (("--row-step", "2", "--camera", "{tmp}/rough.json"), "14 frames, but .* gives 7 states"),
+        (("--row-step", "0", "--camera", "{tmp}/rough.json"), "at least 1, got 0"),
+        (("--video", "{tmp}/gone", "--camera", "{tmp}/rough.json"), "no video or folder of images"),
+    ],
+)
+def test_calibrate_mistakes_are_named(footage, tmp_path, capsys, words, message):
+    import re
+
+    (tmp_path / "picks.json").write_text('[{"frame": 0, "link": "base", "xyz": [0, 1], "uv": [3, 4]}]')
+    with pytest.raises(SystemExit) as exit_:
+        main(calibration(footage, "states.npz", *(w.format(tmp=tmp_path) for w in words)))
+    assert exit_.value.code == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not footage["out.json"].exists()

@@ -56,15 +56,12 @@ def load_picks(path: str | Path) -> list[Pick]:
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"cannot read picks from {path}: {error}") from None
     try:
-        return [
-            Pick(
-                frame=int(row["frame"]),
-                link=str(row["link"]),
-                xyz=tuple(float(x) for x in row["xyz"]),  # type: ignore[arg-type]
-                uv=tuple(float(x) for x in row["uv"]),  # type: ignore[arg-type]
-            )
-            for row in rows
-        ]
+        picks = []
+        for row in rows:
+            (x, y, z), (u, v) = row["xyz"], row["uv"]
+            xyz, uv = (float(x), float(y), float(z)), (float(u), float(v))
+            picks.append(Pick(frame=int(row["frame"]), link=str(row["link"]), xyz=xyz, uv=uv))
+        return picks
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(
             f'{path} must hold a list like [{{"frame": 0, "link": "hand", "xyz": [0, 0, 0.1], "uv": [120, 80]}}]; '

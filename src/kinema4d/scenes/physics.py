@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from kinema4d.geometry.se3 import matrix_to_quaternion
 from kinema4d.robot.model import PRISMATIC, REVOLUTE, Robot
 
 ROBOT, THING = 1, 2
@@ -54,7 +55,7 @@ def add_robot(
     for i, name in enumerate(robot.link_names):
         parent = spec.worldbody if robot.parent[i] < 0 else bodies[robot.parent[i]]
         T = T_world_base if robot.parent[i] < 0 else robot.T_parent_joint[i]
-        body = parent.add_body(name=prefix + name, pos=T[:3, 3], quat=_quaternion(mj, T[:3, :3]), gravcomp=1.0)
+        body = parent.add_body(name=prefix + name, pos=T[:3, 3], quat=matrix_to_quaternion(T[:3, :3]), gravcomp=1.0)
         bodies.append(body)
         if robot.column[i] >= 0:
             _add_joint(mj, spec, body, robot, i, prefix, servo, fingers, leaders)
@@ -160,9 +161,3 @@ def _outward(hull: Any, points: np.ndarray) -> np.ndarray:
     flip = (np.cross(b - a, c - a) * hull.equations[:, :3]).sum(axis=1) < 0
     faces[flip] = faces[flip][:, ::-1]
     return faces
-
-
-def _quaternion(mj: Any, R: np.ndarray) -> np.ndarray:
-    out = np.empty(4)
-    mj.mju_mat2Quat(out, np.ascontiguousarray(R, np.float64).ravel())
-    return out

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy.spatial.transform import Rotation
 
-from kinema4d.geometry.se3 import look_at
+from kinema4d.geometry.se3 import look_at, matrix_to_quaternion
 from kinema4d.robot.kinematics import forward_kinematics
 from kinema4d.robot.model import Robot
 from kinema4d.types import Arm
@@ -77,8 +76,8 @@ class Scene:
         for cloud, mine in ((self.robot_points, robot), (self.environment_points, ~robot)):
             cloud.points, cloud.colors = (points[mine], colors[mine]) if mine.any() else _NOTHING
         for node, Ts_world_link in self.links:
-            place(node, Ts_world_link[frame])
-        place(self.camera, self.rec.camera.poses(len(self.rec))[frame])
+            move_node(node, Ts_world_link[frame])
+        move_node(self.camera, self.rec.camera.poses(len(self.rec))[frame])
         self.camera.image = _small(self.rec.image(frame))
 
 
@@ -154,9 +153,9 @@ def link_motion(robot: Robot, arm: Arm, frames: int) -> Float[np.ndarray, "t lin
     return motion.T_world_base @ forward_kinematics(robot, motion.q[:, columns])
 
 
-def place(node: Any, T_parent_node: Float[np.ndarray, "4 4"]) -> None:
+def move_node(node: Any, T_parent_node: Float[np.ndarray, "4 4"]) -> None:
     """Move a scene node."""
-    node.wxyz = Rotation.from_matrix(T_parent_node[:3, :3]).as_quat(scalar_first=True)
+    node.wxyz = matrix_to_quaternion(T_parent_node[:3, :3])
     node.position = T_parent_node[:3, 3]
 
 
