@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Shaped, UInt8, UInt16
+from jaxtyping import Bool, Float, Int32, Shaped, UInt8, UInt16
 
 ORTHONORMAL_TOLERANCE = 1e-5
 """Largest accepted |R R^T - 1|: float32 files pass, a scaled or sheared matrix does not."""
@@ -215,23 +215,121 @@ _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Commands:
+    """What the robot was told, as the source recorded it; ``Actions`` of :mod:`kinema4d.robot.actions` interprets it."""
+
+    values: Float[np.ndarray, "n d"]
+    """The numbers, one row per command."""
+    names: tuple[str, ...]
+    """What each column is."""
+    fps: float
+    """Commands per second; may be faster than the frames."""
+    space: str = ""
+    """Action space that ``Actions`` takes, or empty where the source's numbers have no such meaning."""
+    convention: str = ""
+    """Convention that ``Actions`` takes, or empty."""
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 2 or self.values.shape[1] != len(self.names):
+            raise ValueError(f"commands must be [n, {len(self.names)}] for {self.names}, got {self.values.shape}")
+        if not np.isfinite(self.values).all():
+            raise ValueError(f"command {int(np.argwhere(~np.isfinite(self.values))[0][0])} has a non-finite value")
+        if not self.fps > 0:
+            raise ValueError(f"commands' fps must be positive, got {self.fps}")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Track:
+    """One rigid thing of the scene over time: an object, or a moving part of one such as a drawer."""
+
+    name: str
+    """Its label in the episode."""
+    Ts_world_object: Float[np.ndarray, "t 4 4"]
+    """Its frame in the world at each frame of the clip."""
+    vertices: Float[np.ndarray, "v 3"] | None = None
+    """Its surface in its own frame in metres, where known."""
+    faces: Int32[np.ndarray, "f 3"] | None = None
+    """Triangles of the surface."""
+
+    def __post_init__(self) -> None:
+        check_transforms(self.Ts_world_object, f"track {self.name!r}")
+        if (self.vertices is None) != (self.faces is None):
+            raise ValueError(f"track {self.name!r} needs both vertices and faces, or neither")
+
+
+ROBOT_LABEL = "robot"
+"""Label of robot pixels: this name alone, or ``robot:<link>`` where links are told apart."""
+CAMERA_ORIGINS = ("exact", "estimated", "guessed")
+"""How an episode's camera came about: simulated or calibrated; fitted by us; a plausible pinhole, nothing more."""
+OUTCOMES = ("success", "failure", "unknown")
+"""How an episode can end."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Episode:
-    """A recorded or simulated truth: a clip with everything that is known about it."""
+    """A recorded or simulated truth: one camera's clip with everything that is known about it.
+
+    A recording with several cameras is several episodes of one ``group``.
+    """
 
     clip: Clip
-    """What the camera saw."""
+    """What the camera saw. Where no depth is known, no pixel of its pointmap is valid."""
     arms: tuple[Arm, ...] = ()
     """The robots and their motion."""
     labels: Shaped[np.ndarray, "t h w"] | None = None
     """Per pixel: 0 environment, else 1 + index into ``label_names``."""
     label_names: tuple[str, ...] = ()
-    """Links and objects behind ``labels``."""
+    """Links (``robot:<link>``, or ``robot`` for all) and objects behind ``labels``."""
     text: str = ""
     """Task instruction."""
     outcome: str = "unknown"
-    """``success``, ``failure`` or ``unknown``."""
+    """One of ``OUTCOMES``."""
     source: str = ""
     """Data set and episode it came from."""
+    task: str = ""
+    """Kind of task, such as ``pick_place``."""
+    group: str = ""
+    """Scene or recording that it shares with other episodes: a split never tears a group apart."""
+    view: str = ""
+    """Which camera of the recording this is."""
+    camera_from: str = "exact"
+    """One of ``CAMERA_ORIGINS``."""
+    metric: bool = True
+    """Whether the pointmap is in metres; False where a source threw its scale away."""
+    commands: Commands | None = None
+    """The recorded actions."""
+    tracks: tuple[Track, ...] = ()
+    """Where every movable thing was, in simulated episodes."""
+    facts: Mapping[str, Any] = field(default_factory=lambda: _EMPTY)
+    """Anything else worth keeping, as JSON has it: seed, scenario, smallest gripper gap, captions."""
+
+    def __post_init__(self) -> None:
+        for name, allowed in {"outcome": OUTCOMES, "camera_from": CAMERA_ORIGINS}.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"episode {name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        for track in self.tracks:
+            if len(track.Ts_world_object) != len(self.clip):
+                raise ValueError(
+                    f"track {track.name!r} has {len(track.Ts_world_object)} poses but the clip {len(self.clip)} frames"
+                )
+
+    @property
+    def robot_mask(self) -> Bool[np.ndarray, "t h w"] | None:
+        """Pixels that show a robot; None where they are not labelled."""
+        ids = [i + 1 for i, name in enumerate(self.label_names) if is_robot_label(name)]
+        if self.labels is None or not ids:
+            return None
+        seen = np.zeros(len(self.label_names) + 1, bool)
+        seen[ids] = True
+        return seen[self.labels]
+
+    def __len__(self) -> int:
+        return len(self.clip)
+
+
+def is_robot_label(name: str) -> bool:
+    """Whether a label names a robot or a part of one."""
+    return name == ROBOT_LABEL or name.startswith(ROBOT_LABEL + ":")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

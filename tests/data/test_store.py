@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from kinema4d import files
-from kinema4d.data import store, video
+from kinema4d.data import pointmap_file, video
 from kinema4d.data.store import load, read_meta, save
 from kinema4d.geometry.camera import from_depth, load_camera, off_ray_px
 from kinema4d.types import Arm, Camera, Clip, Control, Episode, Pointmap, Rollout, Trajectory
@@ -103,7 +103,7 @@ def test_clip_round_trip(tmp_path: Path, size: tuple[int, int], moving: bool) ->
     save(a, tmp_path / "c")
     b = load(tmp_path / "c")
     assert isinstance(b, Clip)
-    step = np.ptp(a.pointmap.depth[a.pointmap.valid]) / store.DEPTH_STEPS if a.pointmap.valid.any() else 0
+    step = np.ptp(a.pointmap.depth[a.pointmap.valid]) / pointmap_file.DEPTH_STEPS if a.pointmap.valid.any() else 0
     furthest_ray = np.abs(a.pointmap.points[..., :2]).max() / 0.5 + 1
     assert_same_geometry(a.pointmap, b.pointmap, (0.5 * step + 1e-7) * furthest_ray)
     assert b.rgb.shape == a.rgb.shape
@@ -121,7 +121,7 @@ def test_one_metre_of_depth_comes_back_within_a_twentieth_of_a_millimetre(tmp_pa
     b = load(tmp_path / "c")
     assert isinstance(b, Clip)
     assert_same_geometry(pointmap, b.pointmap, 0.05e-3)
-    assert off_ray_px(cam.K, b.pointmap) < store.OFF_RAY_PX
+    assert off_ray_px(cam.K, b.pointmap) < pointmap_file.OFF_RAY_PX
     # The step really is 1/65533 of the range, so the rounding is half of that.
     assert np.abs(b.pointmap.depth - pointmap.depth).max() == pytest.approx(0.5 / 65533, rel=0.05)
 
@@ -199,7 +199,7 @@ def test_points_off_their_rays_keep_x_and_y(tmp_path: Path) -> None:
     assert isinstance(b, Clip)
     span = np.ptp(points[a.pointmap.valid], axis=0).max()
     assert np.array_equal(a.pointmap.valid, b.pointmap.valid)
-    assert np.abs(points - b.pointmap.points)[a.pointmap.valid].max() < 0.51 * span / store.POINT_STEPS + 1e-7
+    assert np.abs(points - b.pointmap.points)[a.pointmap.valid].max() < 0.51 * span / pointmap_file.POINT_STEPS + 1e-7
     assert "depth.mkv" not in listing(tmp_path / "c")
 
 

@@ -243,7 +243,7 @@ def test_robot_and_environment(control: Control) -> None:
     assert rgb is not None
     everywhere = replace(control.pointmap, valid=np.ones_like(control.mask))
     clip = Clip(camera=control.camera, rgb=rgb, pointmap=everywhere, fps=5.0)
-    names = ("cube", *control.link_names)
+    names = ("cube", *(f"robot:{link}" for link in control.link_names))
     labels = np.where(control.mask, control.link_ids + 1, 0)
     labels[:, 0, 0] = 1
     episode = Episode(clip=clip, arms=control.arms, labels=labels, label_names=names, text="push <b>")

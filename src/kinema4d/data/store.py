@@ -1,21 +1,16 @@
 """Save and load control signals, clips, rollouts and episodes as folders that appear whole or not at all.
 
-A folder holds ``meta.json``, ``camera.json``, ``rgb.mp4``, the geometry, ``labels.mkv`` and
-``trajectory.npz``. Geometry is 16-bit depth plus the camera where every point lies on the ray of its
-own pixel (``depth.mkv``), and otherwise all three coordinates (``points.mkv``, ``valid.mkv``).
+A folder holds ``meta.json`` with the hash of every other file, ``camera.json``, ``rgb.mp4``, the geometry,
+``labels.mkv`` and ``trajectory.npz``; an episode also ``commands.npz`` and ``tracks.npz``. Geometry is 16-bit depth
+plus the camera where every point lies on the ray of its own pixel (``depth.mkv``), and otherwise all three
+coordinates (``points.mkv``, ``valid.mkv``).
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import zipfile
-import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, is_dataclass
-from fractions import Fraction
-from importlib import metadata
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,27 +18,22 @@ from typing import Any
 import numpy as np
 
 from kinema4d.data import video
+from kinema4d.data.meta_file import AGAIN, check_hash, entry, get, names, plain, read_video, refuse_constant, version
+from kinema4d.data.motion_file import read_arms, read_commands, read_tracks, write_arms, write_commands, write_tracks
+from kinema4d.data.pointmap_file import read_pointmap, write_pointmap
 from kinema4d.files import whole_folder
-from kinema4d.geometry.camera import camera_to_dict, load_camera, off_ray_px, rays
-from kinema4d.types import Arm, Camera, Clip, Control, Episode, Pointmap, Rollout, Trajectory
+from kinema4d.geometry.camera import camera_to_dict, load_camera
+from kinema4d.types import Arm, Camera, Clip, Commands, Control, Episode, Pointmap, Rollout
 
 FORMAT = "kinema4d clip"
 """What ``meta.json`` says it is."""
 VERSION = 1
 """Layout version this module writes and reads."""
-OFF_RAY_PX = 1e-3
-"""Points further than this from the ray of their pixel are stored with their own x and y."""
-DEPTH_STEPS = 65533
-"""Steps between the nearest and the farthest depth; code 0 means "nothing here"."""
-POINT_STEPS = 65535
-"""Steps per axis where validity has its own file."""
-SMALLEST_STEP_M = 1e-9
-"""Step of a clip whose depth is constant."""
 
 Storable = Control | Clip | Rollout | Episode
 _KINDS = {"control": Control, "clip": Clip, "rollout": Rollout, "episode": Episode}
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-_AGAIN = "save the clip again or restore the file"
+_EPISODE_TEXTS = ("text", "outcome", "source", "task", "group", "view", "camera_from")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,25 +71,32 @@ def save(
         "height": parts.camera.height,
         "width": parts.camera.width,
         "fps": float(parts.fps),
-        "provenance": _plain({"kinema4d_version": _version(), **provenance}, "provenance"),
+        "provenance": plain({"kinema4d_version": version(), **provenance}, "provenance"),
     }
     if isinstance(thing, Rollout):
-        meta["rollout"] = _plain(thing.provenance, "Rollout.provenance")
+        meta["rollout"] = plain(thing.provenance, "Rollout.provenance")
     if isinstance(thing, Episode):
-        meta |= {"text": thing.text, "outcome": thing.outcome, "source": thing.source}
+        meta |= {key: getattr(thing, key) for key in _EPISODE_TEXTS}
+        meta |= {"metric": thing.metric, "facts": plain(thing.facts, "Episode.facts")}
     with whole_folder(path, overwrite=overwrite, ours=_is_clip_folder) as folder:
+        if isinstance(thing, Episode) and thing.commands is not None:
+            meta["commands"] = write_commands(thing.commands, folder)
+        if isinstance(thing, Episode) and thing.tracks:
+            meta["tracks"] = write_tracks(thing.tracks, folder)
         _write(parts, folder, meta)
     return Path(path)
 
 
-def load(path: str | Path) -> Storable:
-    """Read a clip folder that :func:`save` wrote; ``ValueError`` says what is wrong with any other."""
+def load(path: str | Path, *, frames: slice | None = None) -> Storable:
+    """Read a clip folder that :func:`save` wrote, or a window of its ``frames``; ``ValueError`` says what is wrong
+    with any other folder. Commands keep their own clock: of these a window holds what was told during it."""
     folder = Path(path)
     meta = read_meta(folder)
-    parts = _read(folder, meta)
+    window = _window(meta["frames"], frames)
+    parts = _read(folder, meta, window)
     if meta["kind"] == "control":
         if parts.labels is None:
-            raise ValueError(f"{folder / 'meta.json'}: a control signal needs 'labels'; {_AGAIN}")
+            raise ValueError(f"{folder / 'meta.json'}: a control signal needs 'labels'; {AGAIN}")
         return Control(
             camera=parts.camera,
             pointmap=parts.pointmap,
@@ -113,10 +110,9 @@ def load(path: str | Path) -> Storable:
         raise ValueError(f"{folder / 'meta.json'}: only a control signal may lack 'rgb', this is a {meta['kind']}")
     clip = Clip(camera=parts.camera, rgb=parts.rgb, pointmap=parts.pointmap, fps=parts.fps)
     if meta["kind"] == "rollout":
-        return Rollout(clip=clip, provenance=_get(folder, meta, "rollout", dict))
+        return Rollout(clip=clip, provenance=get(folder, meta, "rollout", dict))
     if meta["kind"] == "episode":
-        texts = {key: _get(folder, meta, key, str) for key in ("text", "outcome", "source")}
-        return Episode(clip=clip, arms=parts.arms, labels=parts.labels, label_names=parts.label_names, **texts)
+        return _episode(folder, meta, parts, clip, window)
     return clip
 
 
@@ -130,9 +126,9 @@ def read_meta(path: str | Path) -> dict[str, Any]:
     if not file.is_file():
         raise ValueError(f"{folder} is not a kinema4d clip folder: it has no meta.json; pass the folder save() wrote")
     try:
-        meta = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        meta = json.loads(file.read_text(encoding="utf-8"), parse_constant=refuse_constant)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{file} is not readable as JSON: {error}; {_AGAIN}") from None
+        raise ValueError(f"{file} is not readable as JSON: {error}; {AGAIN}") from None
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
         raise ValueError(f'{file} is not of a kinema4d clip: it must say "format": "{FORMAT}"')
     if meta.get("version") != VERSION:
@@ -143,9 +139,9 @@ def read_meta(path: str | Path) -> dict[str, Any]:
     if meta.get("kind") not in _KINDS:
         raise ValueError(f"{file}: 'kind' must be one of {', '.join(_KINDS)}, got {meta.get('kind')!r}")
     for key in ("frames", "height", "width"):
-        if _get(folder, meta, key, int) < 1:
+        if get(folder, meta, key, int) < 1:
             raise ValueError(f"{file}: '{key}' must be positive, got {meta[key]}")
-    video.frame_rate(_get(folder, meta, "fps", float))
+    video.frame_rate(get(folder, meta, "fps", float))
     return meta
 
 
@@ -203,274 +199,106 @@ def _write(parts: _Parts, folder: Path, meta: dict[str, Any]) -> None:
     fps = video.frame_rate(parts.fps)
     if parts.rgb is not None:
         video.write_h264(folder / "rgb.mp4", parts.rgb, fps)
-        meta["rgb"] = _entry(folder / "rgb.mp4")
-    meta |= _write_pointmap(parts.camera.K, parts.pointmap, folder, fps)
+        meta["rgb"] = entry(folder / "rgb.mp4")
+    meta |= write_pointmap(parts.camera.K, parts.pointmap, folder, fps)
     if parts.labels is not None:
         dtype, pixels = (np.uint8, "gray8") if len(parts.label_names) <= 255 else (np.uint16, "gray16le")
         video.write_ffv1(folder / "labels.mkv", (image.astype(dtype, copy=False) for image in parts.labels), fps)
-        entry = {"pixel_format": pixels, "dtype": parts.labels.dtype.name, "names": list(parts.label_names)}
-        meta["labels"] = {**_entry(folder / "labels.mkv"), **entry}
-    if parts.arms:
-        arrays = {}
-        for number, arm in enumerate(parts.arms):
-            arrays |= {f"arm{number}_{key}": getattr(arm.trajectory, key) for key in ("q", "T_world_base")}
-            arrays |= {f"arm{number}_{key}": getattr(arm, key) for key in ("converged", "residual_m", "residual_rad")}
-        np.savez(folder / "trajectory.npz", **arrays)
-    meta["arms"] = [
-        {
-            "robot": arm.robot,
-            "joint_names": list(arm.trajectory.joint_names),
-            "link_names": list(arm.link_names),
-            "fps": float(arm.trajectory.fps),
-            "frames": len(arm.trajectory.q),
-        }
-        for arm in parts.arms
-    ]
+        form = {"pixel_format": pixels, "dtype": parts.labels.dtype.name, "names": list(parts.label_names)}
+        meta["labels"] = {**entry(folder / "labels.mkv"), **form}
+    meta |= write_arms(parts.arms, folder)
     (folder / "camera.json").write_text(json.dumps(camera_to_dict(parts.camera)) + "\n", encoding="utf-8")
+    meta["camera"] = entry(folder / "camera.json")
     (folder / "meta.json").write_text(json.dumps(meta, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def _write_pointmap(K: np.ndarray, pointmap: Pointmap, folder: Path, fps: Fraction) -> dict[str, Any]:
-    points, valid = pointmap.points, pointmap.valid
-    if off_ray_px(K, pointmap) <= OFF_RAY_PX:
-        offset, scale = _affine_of(points[..., 2], valid, DEPTH_STEPS)
-        codes = (
-            _quantise(z, seen, offset, scale, DEPTH_STEPS) + seen  # code 0 is kept for "nothing here"
-            for z, seen in zip(points[..., 2], valid, strict=True)
-        )
-        video.write_ffv1(folder / "depth.mkv", codes, fps)
-        entry = {"pixel_format": "gray16le", "scale": scale, "offset": offset}
-        return {"depth": {**_entry(folder / "depth.mkv"), **entry}}
-    offsets, scales = np.transpose([_affine_of(points[..., axis], valid, POINT_STEPS) for axis in range(3)])
-    codes = (
-        _quantise(xyz, seen[..., None], offsets, scales, POINT_STEPS) for xyz, seen in zip(points, valid, strict=True)
-    )
-    video.write_ffv1(folder / "points.mkv", codes, fps)
-    video.write_ffv1(folder / "valid.mkv", valid.view(np.uint8), fps)
-    entry = {"pixel_format": "gbrp16le", "scale": scales.tolist(), "offset": offsets.tolist()}
-    return {
-        "points": {**_entry(folder / "points.mkv"), **entry},
-        "valid": {**_entry(folder / "valid.mkv"), "pixel_format": "gray8"},
-    }
-
-
-def _affine_of(values: np.ndarray, valid: np.ndarray, steps: int) -> tuple[float, float]:
-    """Offset and scale, metres, that spread the valid ``values`` [t,h,w] over ``steps`` steps."""
-    low, high = np.inf, -np.inf
-    for i, (image, seen) in enumerate(zip(values, valid, strict=True)):
-        inside = image[seen]
-        if inside.size:
-            low, high = min(low, float(inside.min())), max(high, float(inside.max()))
-            if not np.isfinite(inside.min() + inside.max()):
-                raise ValueError(f"the pointmap has a non-finite point in frame {i}; mark such pixels as not valid")
-    if low > high:
-        low = high = 0.0
-    return low, max((high - low) / steps, SMALLEST_STEP_M)
-
-
-def _quantise(
-    values: np.ndarray, seen: np.ndarray, offset: float | np.ndarray, scale: float | np.ndarray, steps: int
-) -> np.ndarray:
-    # What is not seen may be NaN, and compresses best as one constant: 0.
-    above = np.subtract(np.where(seen, values, offset), offset, dtype=np.float64)
-    return np.minimum(np.rint(above / scale), steps).astype(np.uint16)
-
-
-def _entry(file: Path) -> dict[str, str]:
-    return {"file": file.name, "sha256": _sha256(file)}
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _plain(value: Any, name: str) -> Any:
-    """``value`` as JSON has it; anything without a faithful JSON form is refused by name."""
-    if is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item, f"{name}[{key!r}]") for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item, f"{name}[{i}]") for i, item in enumerate(value)]
-    if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist(), name)
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and np.isfinite(value)):
-        return value
-    raise ValueError(f"{name} must be text, a finite number, a list or a mapping of these; got {value!r:.80}")
-
-
-def _version() -> str:
-    try:
-        return metadata.version("kinema4d")
-    except metadata.PackageNotFoundError:
-        return "not installed (run from a checkout)"
 
 
 # ---------------------------------------------------------------------- reading
 
 
-def _read(folder: Path, meta: dict[str, Any]) -> _Parts:
+def _window(count: int, frames: slice | None) -> slice | None:
+    if frames is None:
+        return None
+    wanted = range(count)[frames]
+    if not len(wanted) or wanted.step < 1:
+        raise ValueError(f"frames must select at least one of the {count} frames, forwards; got {frames}")
+    return slice(wanted.start, wanted.stop, wanted.step)
+
+
+def _read(folder: Path, meta: dict[str, Any], window: slice | None) -> _Parts:
     count, height, width = meta["frames"], meta["height"], meta["width"]
     camera = load_camera(folder / "camera.json")
     if (camera.height, camera.width) != (height, width):
         raise ValueError(
-            f"{folder / 'camera.json'} is {camera.height}x{camera.width} but meta.json says {height}x{width}; {_AGAIN}"
+            f"{folder / 'camera.json'} is {camera.height}x{camera.width} but meta.json says {height}x{width}; {AGAIN}"
         )
     try:
         camera.poses(count)
     except ValueError as error:
         raise ValueError(f"{folder / 'camera.json'}: {error}") from None
-    rgb = _frames(folder, meta, "rgb", "rgb.mp4", (np.uint8, 3)) if meta.get("rgb") is not None else None
-    labels, names = None, ()
+    if "camera" in meta:
+        check_hash(folder / "camera.json", get(folder, meta, "camera", dict))
+    rgb = read_video(folder, meta, "rgb", "rgb.mp4", (np.uint8, 3), window) if meta.get("rgb") is not None else None
+    labels, label_names = None, ()
     if meta.get("labels") is not None:
-        entry = _get(folder, meta, "labels", dict)
-        names = _names(folder, entry, "names")
-        kind = np.uint16 if entry.get("pixel_format") == "gray16le" else np.uint8
-        labels = _frames(folder, meta, "labels", "labels.mkv", (kind,))
-        if labels.max() > len(names):
-            raise ValueError(f"{folder / 'labels.mkv'} has label {labels.max()} but meta.json names {len(names)}")
-        dtype = entry.get("dtype")
+        found = get(folder, meta, "labels", dict)
+        label_names = names(folder, found, "names")
+        kind = np.uint16 if found.get("pixel_format") == "gray16le" else np.uint8
+        labels = read_video(folder, meta, "labels", "labels.mkv", (kind,), window)
+        if labels.max() > len(label_names):
+            raise ValueError(f"{folder / 'labels.mkv'} has label {labels.max()} but meta.json names {len(label_names)}")
+        dtype = found.get("dtype")
         if dtype not in _LABEL_DTYPES:
             raise ValueError(f"{folder / 'meta.json'}: label 'dtype' must be one of {_LABEL_DTYPES}, got {dtype!r}")
         labels = labels.astype(dtype, copy=False)
-    return _Parts(
-        camera=camera,
-        rgb=rgb,
-        pointmap=_read_pointmap(folder, meta, camera.K),
-        fps=float(meta["fps"]),
-        labels=labels,
-        label_names=names,
-        arms=_read_arms(folder, meta),
-    )
+    pointmap, arms, fps = read_pointmap(folder, meta, camera.K, window), read_arms(folder, meta), float(meta["fps"])
+    if window is not None:
+        if camera.moving:
+            camera = replace(camera, T_world_camera=camera.T_world_camera[window])
+        arms = tuple(_arm_window(folder, arm, count, window) for arm in arms)
+        fps /= window.step
+    return _Parts(camera=camera, rgb=rgb, pointmap=pointmap, fps=fps, labels=labels, label_names=label_names, arms=arms)
+
+
+def _arm_window(folder: Path, arm: Arm, count: int, window: slice) -> Arm:
+    if len(arm.converged) != count:
+        raise ValueError(
+            f"{folder}: the arm has {len(arm.converged)} states for {count} frames: load it without a window"
+        )
+    path = replace(arm.trajectory, q=arm.trajectory.q[window], fps=arm.trajectory.fps / window.step)
+    per_frame = {key: getattr(arm, key)[window] for key in ("converged", "residual_m", "residual_rad")}
+    return replace(arm, trajectory=path, **per_frame)
+
+
+def _episode(folder: Path, meta: dict[str, Any], parts: _Parts, clip: Clip, window: slice | None) -> Episode:
+    texts = {key: get(folder, meta, key, str) for key in _EPISODE_TEXTS if key in meta}
+    commands = read_commands(folder, get(folder, meta, "commands", dict)) if "commands" in meta else None
+    tracks = read_tracks(folder, get(folder, meta, "tracks", dict), meta["frames"]) if "tracks" in meta else ()
+    if window is not None:
+        tracks = tuple(replace(track, Ts_world_object=track.Ts_world_object[window]) for track in tracks)
+        commands = commands and _command_window(commands, window, float(meta["fps"]))
+    try:
+        return Episode(
+            clip=clip,
+            arms=parts.arms,
+            labels=parts.labels,
+            label_names=parts.label_names,
+            metric=bool(meta.get("metric", True)),
+            commands=commands,
+            tracks=tracks,
+            facts=meta.get("facts", {}),
+            **texts,
+        )
+    except ValueError as error:
+        raise ValueError(f"{folder / 'meta.json'}: {error}; {AGAIN}") from None
+
+
+def _command_window(commands: Commands, window: slice, fps: float) -> Commands:
+    rate = commands.fps / fps
+    first, last = int(window.start * rate), int(np.ceil((window.stop - 1) * rate)) + 1
+    return replace(commands, values=commands.values[first:last])
 
 
 _LABEL_DTYPES = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
-
-
-def _read_pointmap(folder: Path, meta: dict[str, Any], K: np.ndarray) -> Pointmap:
-    if "depth" in meta:
-        scale, offset = _affine(folder, meta, "depth", ())
-        codes = _frames(folder, meta, "depth", "depth.mkv", (np.uint16,))
-        valid, directions = codes > 0, rays(K, *codes.shape[1:])
-        points = np.empty((*codes.shape, 3), np.float32)
-        for i, code in enumerate(codes):
-            depth = np.where(valid[i], offset + (code - 1.0) * scale, 0)
-            np.multiply(depth[..., None], directions, out=points[i], casting="same_kind")
-        return Pointmap(points=points, valid=valid)
-    if "points" in meta:
-        scale, offset = _affine(folder, meta, "points", (3,))
-        codes = _frames(folder, meta, "points", "points.mkv", (np.uint16, 3))
-        valid = _frames(folder, meta, "valid", "valid.mkv", (np.uint8,)).astype(bool)
-        points = np.empty(codes.shape, np.float32)
-        for i, code in enumerate(codes):
-            points[i] = np.where(valid[i][..., None], offset + code * scale, 0)
-        return Pointmap(points=points, valid=valid)
-    raise ValueError(f"{folder / 'meta.json'} has neither 'depth' nor 'points'; {_AGAIN}")
-
-
-def _affine(folder: Path, meta: dict[str, Any], key: str, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Scale and offset of the geometry in ``key``, metres."""
-    entry = _get(folder, meta, key, dict)
-    try:
-        scale, offset = np.array(entry["scale"], np.float64), np.array(entry["offset"], np.float64)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder / 'meta.json'}: '{key}' needs numbers 'scale' and 'offset': {error!r}") from None
-    if scale.shape != shape or offset.shape != shape or not (scale > 0).all() or not np.isfinite([scale, offset]).all():
-        raise ValueError(
-            f"{folder / 'meta.json'}: '{key}' needs a positive 'scale' and a finite 'offset' "
-            f"{'per axis' if shape else 'each'}, got {entry['scale']} and {entry['offset']}"
-        )
-    return scale, offset
-
-
-def _frames(folder: Path, meta: dict[str, Any], key: str, name: str, pixel: tuple[Any, ...]) -> np.ndarray:
-    """Decode one video and hold it against ``meta``; ``pixel`` is its dtype and channels, if several."""
-    entry = _get(folder, meta, key, dict)
-    images = video.read(folder / name, count=meta["frames"])
-    shape = (meta["frames"], meta["height"], meta["width"], *pixel[1:])
-    if images.shape != shape or images.dtype != pixel[0]:
-        raise ValueError(
-            f"{folder / name} holds {images.dtype} {list(images.shape)}, meta.json says "
-            f"{np.dtype(pixel[0])} {list(shape)}; {_AGAIN}"
-        )
-    # Decoders conceal flipped bits instead of failing.
-    if _sha256(folder / name) != entry.get("sha256"):
-        raise ValueError(f"{folder / name} was changed after it was saved (its SHA-256 differs); {_AGAIN}")
-    return images
-
-
-def _read_arms(folder: Path, meta: dict[str, Any]) -> tuple[Arm, ...]:
-    entries = _get(folder, meta, "arms", list)
-    if not entries:
-        return ()
-    file = folder / "trajectory.npz"
-    if not file.is_file():
-        raise ValueError(f"{file} is missing: expected the motion of {len(entries)} arms; {_AGAIN}")
-    try:
-        with zipfile.ZipFile(file), np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{file} is damaged: {error}; {_AGAIN}") from None
-    return tuple(_read_arm(folder, entry, number, arrays) for number, entry in enumerate(entries))
-
-
-def _read_arm(folder: Path, entry: Any, number: int, arrays: dict[str, np.ndarray]) -> Arm:
-    file, prefix = folder / "trajectory.npz", f"arm{number}_"
-    if not isinstance(entry, dict):
-        raise ValueError(f"{folder / 'meta.json'}: each of 'arms' must be an object, got {entry!r:.60}")
-    joints, count = _names(folder, entry, "joint_names"), _get(folder, entry, "frames", int)
-    expected: dict[str, tuple[tuple[int, ...], str]] = {
-        "q": ((count, len(joints)), "f"),
-        "T_world_base": ((4, 4), "f"),
-        "converged": ((count,), "b"),
-        "residual_m": ((count,), "f"),
-        "residual_rad": ((count,), "f"),
-    }
-    for name, (shape, kind) in expected.items():
-        array = arrays.get(prefix + name)
-        if array is None or array.shape != shape or array.dtype.kind != kind:
-            found = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
-            allowed = f"{'flags' if kind == 'b' else 'floats'} {list(shape)}"
-            raise ValueError(f"{file}: {prefix}{name} must be {allowed}, found {found}; {_AGAIN}")
-        if kind == "f" and not np.isfinite(array).all():
-            raise ValueError(f"{file}: {prefix}{name} has a non-finite value; {_AGAIN}")
-    try:
-        trajectory = Trajectory(
-            q=arrays[prefix + "q"],
-            joint_names=joints,
-            fps=float(_get(folder, entry, "fps", float)),
-            T_world_base=arrays[prefix + "T_world_base"],
-        )
-    except ValueError as error:
-        raise ValueError(f"{file}, arm {number}: {error}") from None
-    return Arm(
-        robot=_get(folder, entry, "robot", str),
-        trajectory=trajectory,
-        link_names=_names(folder, entry, "link_names"),
-        **{name: arrays[prefix + name] for name in ("converged", "residual_m", "residual_rad")},
-    )
-
-
-def _get(folder: Path, entry: dict[str, Any], key: str, kind: type) -> Any:
-    value = entry.get(key)
-    wrong = isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind)
-    if wrong:
-        raise ValueError(f"{folder / 'meta.json'}: '{key}' must be a {kind.__name__}, got {value!r:.60}; {_AGAIN}")
-    return value
-
-
-def _names(folder: Path, entry: dict[str, Any], key: str) -> tuple[str, ...]:
-    names = _get(folder, entry, key, list)
-    if not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{folder / 'meta.json'}: '{key}' must be a list of names, got {names!r:.60}")
-    return tuple(names)
-
-
-def _refuse_constant(text: str) -> float:
-    raise ValueError(f"it holds {text}, which is not a number JSON allows")
 
 
 def _is_clip_folder(folder: Path) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Int64, Shaped, UInt8
 
 from kinema4d.geometry.se3 import apply
-from kinema4d.types import Arm, Camera, Clip, Control, Episode, Pointmap, Rollout
+from kinema4d.types import Arm, Camera, Clip, Control, Episode, Pointmap, Rollout, is_robot_label
 
 Viewable = Control | Clip | Episode | Rollout
 
@@ -160,10 +160,7 @@ def _of_clip(title: str, clip: Clip) -> Recording:
 
 
 def _of_episode(episode: Episode) -> Recording:
-    # With several arms a link is written with its arm's number in front, as control() does.
-    many = len(episode.arms) > 1
-    links = {f"{i}/{link}" if many else link for i, arm in enumerate(episode.arms) for link in arm.link_names}
-    robot = [name in links for name in episode.label_names]
+    robot = [is_robot_label(name) for name in episode.label_names]
     if episode.labels is not None and int(episode.labels.max(initial=0)) > len(robot):
         raise ValueError(
             f"the episode has label {int(episode.labels.max())} but only {len(robot)} label names; "

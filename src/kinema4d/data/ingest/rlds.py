@@ -232,7 +232,7 @@ def _episodes(
         path, count = folder / file, 0
         for count, payload in enumerate(records(path), start=1):
             try:
-                episode = _episode(parse_example(payload), declared, wanted, number, str(path))
+                episode = parse_episode(parse_example(payload), declared, wanted, number, str(path))
             except ValueError as error:
                 raise ValueError(f"{path}, record {count - 1} (episode {number} of {split.name!r}): {error}") from None
             yield episode
@@ -243,9 +243,10 @@ def _episodes(
             )
 
 
-def _episode(
+def parse_episode(
     example: dict[str, Values], declared: dict[str, Feature], wanted: dict[str, Feature], number: int, file: str
 ) -> RldsEpisode:
+    """The episode in a record: the ``wanted`` ones of the ``declared`` features (see :func:`features`)."""
     length, reference = _length(example, declared)
     steps, metadata = {}, {}
     for name, feature in wanted.items():

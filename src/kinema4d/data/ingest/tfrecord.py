@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -49,26 +50,65 @@ def records(path: str | Path) -> Iterator[bytes]:
         size, offset, number = path.stat().st_size, 0, 0
         while offset < size:
             where = f"{path}, record {number} at byte {offset}"
-            head = file.read(12)
-            if len(head) < 12:
-                raise ValueError(f"{where}: the file ends inside the record's 12-byte head; {_AGAIN}")
-            if masked_crc32c(head[:8]) != struct.unpack("<I", head[8:])[0]:
-                raise ValueError(
-                    f"{where}: wrong CRC of the length, so this is damage or not a TFRecord file; {_AGAIN}"
-                )
-            length = struct.unpack("<Q", head[:8])[0]
-            left = size - offset - 12
-            # Asked before reading, so that an absurd length allocates nothing.
-            if length + 4 > left:
-                raise ValueError(f"{where}: it needs {length + 4} bytes, but only {left} are left; {_AGAIN}")
+            length = _payload_length(file.read(12), size - offset, where)
             payload, tail = file.read(length), file.read(4)
-            if len(tail) < 4:
-                raise ValueError(f"{where}: the file became shorter while it was read; {_AGAIN}")
-            if masked_crc32c(payload) != struct.unpack("<I", tail)[0]:
-                raise ValueError(f"{where}: wrong CRC of its {length} bytes; {_AGAIN}")
+            _check_payload(payload, tail, length, where)
             yield payload
             offset += 16 + length
             number += 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordIndex:
+    """Where the records of one TFRecord file are, found by hopping over their heads."""
+
+    path: Path
+    """The file."""
+    offsets: tuple[int, ...]
+    """Byte at which the head of each record begins."""
+    lengths: tuple[int, ...]
+    """Bytes of each payload."""
+    damage: str = ""
+    """Why the records end before the file does; empty where they do not."""
+
+
+def index_records(path: str | Path) -> RecordIndex:
+    """Find every record without reading the payloads; damaged heads end the index, for nothing tells what follows."""
+    path = Path(path)
+    offsets, lengths, offset = [], [], 0
+    try:
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            while offset < size:
+                file.seek(offset)
+                where = f"{path}, record {len(offsets)} at byte {offset}"
+                try:
+                    length = _payload_length(file.read(12), size - offset, where)
+                except ValueError as error:
+                    damage = f"{error}; this record and the rest of the file are lost"
+                    return RecordIndex(path=path, offsets=tuple(offsets), lengths=tuple(lengths), damage=damage)
+                offsets.append(offset)
+                lengths.append(length)
+                offset += 16 + length
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}; {_AGAIN}") from None
+    return RecordIndex(path=path, offsets=tuple(offsets), lengths=tuple(lengths))
+
+
+def read_record(index: RecordIndex, number: int) -> bytes:
+    """The payload of one record; ``ValueError`` where it is damaged or not there."""
+    if number >= len(index.offsets):
+        reason = index.damage or f"{index.path} holds only {len(index.offsets)} records, no record {number}; {_AGAIN}"
+        raise ValueError(reason)
+    where = f"{index.path}, record {number} at byte {index.offsets[number]}"
+    try:
+        with index.path.open("rb") as file:
+            file.seek(index.offsets[number] + 12)
+            payload, tail = file.read(index.lengths[number]), file.read(4)
+    except OSError as error:
+        raise ValueError(f"cannot read {where}: {error.strerror}; {_AGAIN}") from None
+    _check_payload(payload, tail, index.lengths[number], where)
+    return payload
 
 
 def write_records(path: str | Path, payloads: Iterable[bytes], *, overwrite: bool = False) -> int:
@@ -100,6 +140,26 @@ def encode_example(features: Mapping[str, Values]) -> bytes:
     """Serialise what :func:`parse_example` gives, byte for byte as TensorFlow does for features in this order."""
     entries = (_tagged(1, n.encode()) + _tagged(2, _encode_values(n, v)) for n, v in features.items())
     return _tagged(1, b"".join(_tagged(1, entry) for entry in entries))
+
+
+def _payload_length(head: bytes, left: int, where: str) -> int:
+    """Length of a record from its head, which has ``left`` bytes of the file from its first byte on."""
+    if len(head) < 12:
+        raise ValueError(f"{where}: the file ends inside the record's 12-byte head; {_AGAIN}")
+    if masked_crc32c(head[:8]) != struct.unpack("<I", head[8:])[0]:
+        raise ValueError(f"{where}: wrong CRC of the length, so this is damage or not a TFRecord file; {_AGAIN}")
+    length = struct.unpack("<Q", head[:8])[0]
+    # Asked before reading, so that an absurd length allocates nothing.
+    if length + 4 > left - 12:
+        raise ValueError(f"{where}: it needs {length + 4} bytes, but only {left - 12} are left; {_AGAIN}")
+    return length
+
+
+def _check_payload(payload: bytes, tail: bytes, length: int, where: str) -> None:
+    if len(tail) < 4:
+        raise ValueError(f"{where}: the file became shorter while it was read; {_AGAIN}")
+    if masked_crc32c(payload) != struct.unpack("<I", tail)[0]:
+        raise ValueError(f"{where}: wrong CRC of its {length} bytes; {_AGAIN}")
 
 
 def _encode_values(name: str, values: Values) -> bytes:
