@@ -191,9 +191,9 @@ def row_of(folder: Path) -> Row:
     meta = read_meta(folder)
     if meta["kind"] != "episode":
         raise ValueError(f"{folder} holds a {meta['kind']}, a data set holds episodes")
-    texts = {
-        key: str(meta.get(key, "")) for key in ("source", "task", "group", "view", "outcome", "text", "camera_from")
-    }
+    texts = ("source", "task", "group", "view", "outcome", "text", "camera_from")
+    same: dict[str, Any] = {key: str(meta.get(key, "")) for key in texts}
+    same |= {key: meta[key] for key in ("frames", "height", "width", "fps")}
     return Row(
         id=folder.name,
         sha256=sha256(folder / "meta.json"),
@@ -201,8 +201,7 @@ def row_of(folder: Path) -> Row:
         metric=bool(meta.get("metric", True)),
         bytes=sum(file.stat().st_size for file in folder.iterdir()),
         facts=meta.get("facts", {}),
-        **{key: meta[key] for key in ("frames", "height", "width", "fps")},
-        **texts,
+        **same,
     )
 
 
