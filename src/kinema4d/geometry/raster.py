@@ -58,6 +58,9 @@ class Light:
     """Share of light that arrives from everywhere, 0..1."""
     shadow_size: int = 0
     """Side of the shadow map in texels (1024 is good for a table); 0 casts no shadows."""
+    casters: int | None = None
+    """Only bodies before this number cast shadows, which saves the time and the texels that a floor would take; by
+    default all do. The others must come last in the scene."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,6 +123,30 @@ def assemble(parts: Sequence[tuple[Mesh, int]]) -> Surfaces:
     )
 
 
+def merge(parts: Sequence[tuple[Surfaces, int]]) -> Surfaces:
+    """Several assembled scenes as one; the bodies of each are counted from the number beside it. Cheaper than
+    :func:`assemble`, so that a robot is assembled once for many scenes."""
+    vertices = np.cumsum([0] + [len(s.vertices) for s, _ in parts])
+    textures = np.cumsum([0] + [len(s.texture_shape) for s, _ in parts])
+    texels = np.cumsum([0] + [len(s.texels) for s, _ in parts])
+    each = [(s, b, int(v), int(k), int(n)) for (s, b), v, k, n in zip(parts, vertices, textures, texels, strict=False)]
+    return Surfaces(
+        vertices=np.concatenate([s.vertices for s, *_ in each]),
+        vertex_body=np.concatenate([s.vertex_body + np.int32(b) for s, b, *_ in each]),
+        spans=np.concatenate([s.spans + np.array([v, v, b]) for s, b, v, *_ in each]),
+        faces=np.concatenate([s.faces + np.int32(v) for s, _, v, *_ in each]),
+        face_body=np.concatenate([s.face_body + np.int32(b) for s, b, *_ in each]),
+        normals=np.concatenate([s.normals for s, *_ in each]),
+        colors=np.concatenate([s.colors for s, *_ in each]),
+        uvs=np.concatenate([s.uvs for s, *_ in each]),
+        face_texture=np.concatenate(
+            [np.where(s.face_texture < 0, -1, s.face_texture + k).astype(np.int32) for s, _, _, k, _ in each]
+        ),
+        texels=np.concatenate([s.texels for s, *_ in each]),
+        texture_shape=np.concatenate([s.texture_shape + np.array([n, 0, 0]) for s, *_, n in each]),
+    )
+
+
 def rasterize(
     surfaces: Surfaces,
     Ts_camera_body: Float[np.ndarray, "t b 4 4"],
@@ -165,7 +192,7 @@ def rasterize(
         surfaces.colors, surfaces.normals, surfaces.uvs, surfaces.face_texture, surfaces.texels, surfaces.texture_shape,
         np.ascontiguousarray(Ts_camera_body, np.float64), np.array(camera.K), near,
         R_camera_world @ (direction / np.linalg.norm(direction)), light.ambient,
-        light.shadow_size,
+        light.shadow_size, *_casting(surfaces, light.casters),
     )  # fmt: skip
     results = (
         out.points, out.valid, out.ids, out.rgb if out.rgb is not None else np.zeros((1, 1, 1, 3), np.uint8), out.boxes, rgb
@@ -177,3 +204,16 @@ def rasterize(
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(lambda first: raster_kernels.render(*arguments, first, workers, *results), range(workers)))
     return out
+
+
+def _casting(surfaces: Surfaces, casters: int | None) -> tuple[int, int]:
+    """How many spans and faces, from the first on, cast shadows."""
+    if casters is None:
+        return len(surfaces.spans), len(surfaces.faces)
+    spans, faces = surfaces.spans[:, 2] < casters, surfaces.face_body < casters
+    counts = int(spans.sum()), int(faces.sum())
+    if min(counts) < 1 or not (spans[: counts[0]].all() and faces[: counts[1]].all()):
+        raise ValueError(
+            f"the bodies that cast shadows, those before {casters}, must exist and come first in the scene"
+        )
+    return counts

@@ -195,7 +195,7 @@ def _fill_all(
 def _shadow_map(
     vertices, spans, faces, face_body, Ts, K, light, screen, cells, some, front, back, depth, triangle_buffer, view
 ):  # fmt: skip
-    """The scene as the light sees it: parallel rays along ``light``, a square that just holds every vertex.
+    """The scene as the light sees it: parallel rays along ``light``, a square that just holds the vertices of ``spans``.
 
     ``view`` receives two axes across the light (0..5), the least coordinates along them and along the light (6..8),
     and texels per metre (9). Depth is distance towards the light, plus one: larger is nearer to it."""
@@ -223,7 +223,7 @@ def _shadow_map(
             low_b, high_b = min(low_b, b), max(high_b, b)
             low_d = min(low_d, d)
     scale = (size - 4.0) / max(high_a - low_a, high_b - low_b, 1e-6)
-    for i in range(vertices.shape[0]):
+    for i in range(spans[0, 0], spans[spans.shape[0] - 1, 1]):
         u = (screen[i, 0] - low_a) * scale + 1.5
         v = (screen[i, 1] - low_b) * scale + 1.5
         screen[i, 0] = u
@@ -380,7 +380,8 @@ def _resolve(
 @njit(cache=True, nogil=True)
 def render(
     vertices, spans, faces, face_body, labels, colors, normals, uvs, face_texture, texels, texture_shape,
-    Ts_camera_body, K, near, light_camera, ambient, shadow_size, first, stride, points, valid, ids, rgb, boxes, shaded,
+    Ts_camera_body, K, near, light_camera, ambient, shadow_size, casting_spans, casting_faces, first, stride,
+    points, valid, ids, rgb, boxes, shaded,
 ):  # fmt: skip
     """Frames first, first + stride, ... of a sequence: the share of one thread (the kernel holds no lock).
 
@@ -403,8 +404,8 @@ def render(
         Ts = Ts_camera_body[t]
         if shadowed:
             _shadow_map(
-                vertices, spans, faces, face_body, Ts, K, light_camera[t], screen, cells, some, front, back,
-                shadow_depth, shadow_triangles, shadow_view,
+                vertices, spans[:casting_spans], faces[:casting_faces], face_body, Ts, K, light_camera[t], screen, cells,
+                some, front, back, shadow_depth, shadow_triangles, shadow_view,
             )  # fmt: skip
         for n in range(spans.shape[0]):
             _project(

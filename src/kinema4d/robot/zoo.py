@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from kinema4d.robot.attach import attach
 from kinema4d.robot.mjcf import load_mjcf
 from kinema4d.robot.model import Gripper, Robot
 from kinema4d.robot.urdf import load_urdf
@@ -60,6 +61,19 @@ ZOO: dict[str, Entry] = {
         tool_links=("tool",),
         home={"joint2": -0.4, "joint3": 1.6, "joint5": 1.2, "finger_joint": 0.045},
         grippers=(Gripper(joints=("finger_joint",), open=(0.045,), closed=(0.0,)),),
+    ),
+    "k4hand": Entry(
+        about="our own two-finger hand for a bare flange: ur5+k4hand",
+        own="k4hand.urdf",
+        tool_links=("tool",),
+        home={"finger_joint": 0.045},
+        grippers=(Gripper(joints=("finger_joint",), open=(0.045,), closed=(0.0,)),),
+    ),
+    "k4grip": Entry(
+        about="our own gripper like a Robotiq 2F-85 for a bare flange: xarm7+k4grip",
+        own="k4grip.urdf",
+        tool_links=("tool",),
+        grippers=(Gripper(joints=("knuckle_joint",), open=(0.0,), closed=(0.82,)),),
     ),
     "panda": Entry(
         about="Franka Panda with the Franka hand",
@@ -171,8 +185,13 @@ def load_robot(
     visuals: bool = True,
 ) -> Robot:
     """Load a robot by zoo name or from a URDF or MJCF file. ``assets`` is a folder of robots that is searched
-    first; ``packages`` are folders for ``package://`` paths; ``tool_link`` and ``gripper`` override the entry."""
+    first; ``packages`` are folders for ``package://`` paths; ``tool_link`` and ``gripper`` override the entry.
+    ``arm+hand`` puts one robot on the tool link of another: ``ur5+k4grip``, ``my_arm.urdf+k4hand``."""
     name = str(robot)
+    if "+" in name and not Path(name).is_file():
+        arm, _, hand = name.rpartition("+")
+        carrier = load_robot(arm, assets=assets, packages=packages, tool_link=tool_link, visuals=visuals)
+        return attach(carrier, load_robot(hand, assets=assets, packages=packages, gripper=gripper, visuals=visuals))
     if name not in ZOO:
         path = Path(robot)
         if path.suffix.lower() not in (".urdf", ".xml", ".mjcf"):

@@ -1,0 +1,214 @@
+"""Simulated episodes: demonstrations of tabletop tasks, and the failures that noise makes of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kinema4d.data.dataset import Row, write_episode
+from kinema4d.data.jobs import Job, Summary, run, writing
+from kinema4d.files import whole_file
+from kinema4d.robot.model import Robot
+from kinema4d.robot.zoo import load_robot
+from kinema4d.scenes.clutter import SCENARIOS
+from kinema4d.scenes.episode import (  # fmt: skip
+    TASKS,
+    NOISE_M,
+    NOISE_RAD,
+    SEGMENTS,
+    SIGMAS,
+    Wish,
+    disturb,
+    perform,
+    record,
+    set_stage,
+)
+
+SUITES = {"tabletop": "one robot at a table, twelve tasks, three scenarios"}
+"""Every suite."""
+HANDS = {"xarm7": "k4grip", "ur5": "k4hand"}
+"""The hand that a bare arm gets; ``k4grip`` where it is not listed."""
+CANDIDATES = tuple(itertools.product(range(SEGMENTS), SIGMAS))
+"""The nine disturbances of a demonstration."""
+DEMONSTRATIONS = 8
+"""Scenes in which the expert may fail before a job is given up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What to generate. The same recipe gives the same episodes, whatever the number of workers."""
+
+    suite: str = "tabletop"
+    """One of ``SUITES``."""
+    episodes: int = 100
+    """How many, demonstrations and disturbed ones together."""
+    robots: tuple[str, ...] = ("panda", "xarm7", "ur5")
+    """Robots that take turns; a bare arm gets a hand."""
+    tasks: tuple[str, ...] = tuple(TASKS)
+    """Tasks that take turns."""
+    scenarios: tuple[str, ...] = tuple(SCENARIOS)
+    """Scenarios that take turns."""
+    failures: int = 3
+    """How many of the nine disturbances of each demonstration."""
+    seed: int = 0
+    """Of everything random."""
+    height: int = 96
+    """Image rows."""
+    width: int = 144
+    """Image columns."""
+
+    def __post_init__(self) -> None:
+        for name, known in {"tasks": TASKS, "scenarios": SCENARIOS}.items():
+            strangers = [x for x in getattr(self, name) if x not in known]
+            if strangers or not getattr(self, name):
+                raise ValueError(f"unknown {name} {', '.join(strangers) or '(none)'}; known are {', '.join(known)}")
+        if self.suite not in SUITES:
+            raise ValueError(f"unknown suite {self.suite!r}; known are {', '.join(SUITES)}")
+        if not self.robots:
+            raise ValueError("give at least one robot")
+        if not 0 <= self.failures <= len(CANDIDATES):
+            raise ValueError(f"failures must be 0 to {len(CANDIDATES)} per demonstration, got {self.failures}")
+        if self.episodes < 1 or self.height < 16 or self.width < 16:
+            raise ValueError(
+                f"episodes must be at least 1 and images at least 16x16, got {self.episodes} and {self.height}x{self.width}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """One demonstration and some disturbances of it."""
+
+    id: str
+    """Of the demonstration; the others add to it."""
+    robot: str
+    """With its hand."""
+    wish: Wish
+    """Task, scenario, seed and size."""
+    disturbances: tuple[tuple[int, float], ...]
+    """Segments and sigmas."""
+
+    @property
+    def ids(self) -> list[str]:
+        """Of all episodes that it makes."""
+        return [self.id, *(f"{self.id}-s{segment}n{round(100 * sigma)}" for segment, sigma in self.disturbances)]
+
+
+def with_hand(name: str) -> str:
+    """The robot's name with a hand, where it has none."""
+    robot = _robot(name)
+    return name if robot.gripper is not None else f"{name}+{HANDS.get(name, 'k4grip')}"
+
+
+@lru_cache(maxsize=8)
+def _robot(name: str) -> Robot:
+    return load_robot(name)
+
+
+def orders(recipe: Recipe) -> list[Order]:
+    """All demonstrations of a recipe. Robots, tasks and scenarios take turns, so that any part of it is balanced."""
+    robots = [with_hand(name) for name in recipe.robots]
+    each = 1 + recipe.failures
+    made: list[Order] = []
+    for number in range(-(-recipe.episodes // each)):
+        task = recipe.tasks[number % len(recipe.tasks)]
+        round_ = number // len(recipe.tasks)
+        # Shifted by the round, so that every task meets every robot and scenario.
+        robot = robots[(number + round_) % len(robots)]
+        scenario = recipe.scenarios[(number + round_ + round_ // len(robots)) % len(recipe.scenarios)]
+        rng = np.random.default_rng([recipe.seed, number])
+        chosen = sorted(rng.permutation(len(CANDIDATES))[: recipe.failures])
+        left = min(recipe.failures, recipe.episodes - number * each - 1)
+        wish = Wish(task=task, scenario=scenario, seed=recipe.seed * 1_000_000 + number, height=recipe.height, width=recipe.width)  # fmt: skip
+        id = f"{recipe.suite}-{recipe.seed}-{number:06d}-{task}-{robot}"
+        made.append(Order(id=id, robot=robot, wish=wish, disturbances=tuple(CANDIDATES[i] for i in chosen[:left])))
+    return made
+
+
+def make(root: str, content: tuple[Order, tuple[str, ...]]) -> list[Row]:
+    """Write the episodes of an order that are missing; what a worker process does."""
+    order, missing = content
+    stage, outcome, attempt = None, None, 0
+    robot = _robot(order.robot)
+    for attempt in range(DEMONSTRATIONS):
+        wish = replace(order.wish, seed=order.wish.seed + attempt * 1_000_000_007)
+        stage = set_stage(robot, wish)
+        outcome = perform(stage)
+        if outcome.success:
+            break
+    assert stage is not None
+    assert outcome is not None
+    if not outcome.success:
+        raise ValueError(f"the expert failed in {DEMONSTRATIONS} scenes of {order.wish.task} with {order.robot}")
+    rows = []
+    for id, disturbance in zip(order.ids, [None, *order.disturbances], strict=True):
+        if id not in missing:
+            continue
+        facts: dict[str, Any] = {"expert_attempts": attempt + 1, "demonstration": order.id}
+        result = outcome
+        if disturbance is not None:
+            segment, sigma = disturbance
+            result = perform(stage, disturb(stage, segment, sigma))
+            facts |= {"segment": segment, "sigma": sigma, "sigma_unit": [NOISE_M, NOISE_RAD]}
+        episode = record(stage, result, source=f"tabletop/{id}", facts=facts, threads=1)
+        rows.append(write_episode(Path(root), id, episode, {"suite": "tabletop", "order": asdict(order)}))
+    return rows
+
+
+def generate(
+    root: str | Path,
+    recipe: Recipe,
+    *,
+    engine: str = "local",
+    workers: int = 2,
+    address: str | None = None,
+    tell: Callable[[Summary, int], None] | None = None,
+) -> Summary:
+    """Make every episode of ``recipe`` that is not in the data set at ``root`` yet. ``tell`` hears of progress and of
+    the number of jobs in all."""
+    wanted = orders(recipe)
+    with writing(Path(root)) as dataset:
+        _remember(dataset.root, recipe)
+        jobs = []
+        for order in wanted:
+            missing = tuple(id for id in order.ids if id not in dataset)
+            if missing:
+                jobs.append(Job(name=order.id, work=(order, missing)))
+        total = len(jobs)
+        summary = run(
+            dataset, jobs, make, engine=engine, workers=workers, address=address,
+            tell=None if tell is None else lambda s: tell(s, total),
+        )  # fmt: skip
+        summary.before = len(wanted) - total
+        return summary
+
+
+def _remember(root: Path, recipe: Recipe) -> None:
+    """Keep the recipe beside the episodes; another one for the same ids is refused, only their number may change."""
+    file = root / f"recipe-{recipe.suite}-{recipe.seed}.json"
+    now = json.loads(json.dumps(asdict(recipe)))
+    if file.exists():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        changed = [key for key in now if now[key] != before.get(key) and key != "episodes"]
+        if changed:
+            said = ", ".join(f"{key} {before.get(key)} now {now[key]}" for key in changed)
+            raise ValueError(
+                f"{root} was generated with another recipe ({said}); use another --out, or another --seed to add to it"
+            )
+    with whole_file(file, overwrite=True) as temporary:
+        temporary.write_text(json.dumps(now, indent=2) + "\n", encoding="utf-8")
+
+
+def balance(rows: Sequence[Row]) -> dict[str, tuple[int, int]]:
+    """Successes and episodes by task."""
+    found: dict[str, tuple[int, int]] = {}
+    for row in rows:
+        good, all_ = found.get(row.task, (0, 0))
+        found[row.task] = good + (row.outcome == "success"), all_ + 1
+    return found

@@ -1,0 +1,104 @@
+"""The paper's three scenarios (Table V): canonical, cluttered and dynamic, by the things that do not matter."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kinema4d.scenes.hand import Hand
+from kinema4d.scenes.path import Commands
+from kinema4d.scenes.reach import Reach
+from kinema4d.scenes.tasks import Cast, CrowdedError, at, colors, pick_maker, put
+from kinema4d.scenes.things import SMALL, TALL, Thing
+from kinema4d.types import Camera
+
+SCENARIOS: dict[str, str] = {
+    "canonical": "no distractors",
+    "cluttered": "3 to 5 distractors within 5 cm of the target",
+    "dynamic": "6 to 8 distractors anywhere, one of them before the target as the camera sees it",
+}
+"""Every scenario."""
+NEAR_M = 0.05
+"""How near the distractors of a cluttered scene are, surface to surface."""
+CLEAR_M = 0.012
+"""How far they stay from the way of the fingers."""
+
+
+def clutter(
+    rng: np.random.Generator, scenario: str, cast: Cast, reach: Reach, commands: Commands, camera: Camera
+) -> tuple[Thing, ...]:
+    """Distractors for a scene, out of the hand's way."""
+    if scenario == "canonical":
+        return ()
+    taken, made = list(cast.things), []
+    names = {thing.name for thing in taken}
+    # What the target sweeps is its own path when it is carried, and the way of a drawer when it opens.
+    count = int(rng.integers(3, 6)) if scenario == "cluttered" else int(rng.integers(6, 9))
+    for n in range(count):
+        for _ in range(200):
+            makers = TALL if scenario == "dynamic" and n == 0 else SMALL
+            thing = pick_maker(rng, makers, colors(rng, 1)[0])
+            if thing.name in names:
+                continue
+            if scenario == "cluttered":
+                thing = _beside(rng, cast.target, thing)
+            elif n == 0:
+                thing = _before(rng, cast.target, thing, camera)
+            else:
+                x, y = rng.uniform(-reach.depth - 0.05, reach.depth + 0.1), rng.uniform(-1, 1) * (reach.breadth + 0.08)
+                thing = put(thing, x, y, yaw=rng.uniform(-np.pi, np.pi))
+            if _free(thing, taken) and _clear(thing, cast, reach.hand, commands, reach.base_x):
+                taken.append(thing)
+                made.append(thing)
+                names.add(thing.name)
+                break
+        else:
+            raise CrowdedError(f"found no room for distractor {n + 1} of {count}")
+    return tuple(made)
+
+
+def _beside(rng: np.random.Generator, target: Thing, thing: Thing) -> Thing:
+    angle = rng.uniform(-np.pi, np.pi)
+    reach = (target.radius + thing.radius) * rng.uniform(0.85, 1.0) + rng.uniform(0.012, NEAR_M)
+    x, y, _ = at(target)
+    return put(thing, x + reach * np.cos(angle), y + reach * np.sin(angle), yaw=rng.uniform(-np.pi, np.pi))
+
+
+def _before(rng: np.random.Generator, target: Thing, thing: Thing, camera: Camera) -> Thing:
+    """Between camera and target, so that it hides a part of it."""
+    eye = camera.T_world_camera[:2, 3]
+    x, y, _ = at(target)
+    towards = (eye - (x, y)) / np.linalg.norm(eye - (x, y))
+    across = np.array([-towards[1], towards[0]])
+    far = target.radius + thing.radius + rng.uniform(0.02, 0.07)
+    px, py = np.array([x, y]) + far * towards + rng.uniform(-0.8, 0.8) * target.half[0] * across
+    return put(thing, px, py, yaw=rng.uniform(-np.pi, np.pi))
+
+
+def _free(thing: Thing, taken: list[Thing]) -> bool:
+    x, y, _ = at(thing)
+    return all(np.hypot(x - at(t)[0], y - at(t)[1]) > 0.9 * (thing.radius + t.radius) + 0.008 for t in taken)
+
+
+def _clear(thing: Thing, cast: Cast, hand: Hand, commands: Commands, base_x: float) -> bool:
+    """Whether the fingers, the palm and what they carry or push keep away from a thing all the way."""
+    x, y, _ = at(thing)
+    top = 2 * thing.half[2]
+    Ts = commands.Ts_world_grasp
+    tips = Ts[:, 2, 3] - hand.tip
+    low = tips < top + 0.02
+    # Fingers are on both sides of the grasp point along its y axis, as far out as the gripper is open.
+    spread = hand.opening / 2 * (1 - commands.closed) + 2 * hand.finger[1]
+    here = np.array([x, y]) - Ts[:, :2, 3]
+    lies = np.stack([(here * Ts[:, :2, 0]).sum(axis=1), (here * Ts[:, :2, 1]).sum(axis=1)], axis=1)
+    beyond = np.maximum(np.abs(lies) - np.stack([np.full(len(Ts), hand.finger[0]), spread], axis=1), 0)
+    if (low & (np.hypot(*beyond.T) < thing.radius + CLEAR_M)).any():
+        return False
+    palm = Ts[:, 2, 3] - hand.tip + hand.depth
+    beyond = np.maximum(np.abs(lies) - hand.palm, 0)
+    if ((palm < top + 0.008) & (np.hypot(*beyond.T) < thing.radius + CLEAR_M)).any():
+        return False
+    # What is pushed, pulled or carried low needs room for itself.
+    size = min(cast.target.radius, 0.05)
+    carried = low & (np.hypot(*here.T) < thing.radius + size + CLEAR_M)
+    start = np.hypot(*(Ts[:, :2, 3] - at(cast.target)[:2]).T) < 0.03
+    return not (carried & ~start).any()
