@@ -3,16 +3,25 @@ quick."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tyro
 
+from kinema4d.cli.annotate import annotate
 from kinema4d.cli.calibrate import calibrate
 from kinema4d.cli.control import control
+from kinema4d.cli.curate import curate
+from kinema4d.cli.data_doctor import doctor as data_doctor
 from kinema4d.cli.doctor import doctor
 from kinema4d.cli.export import export
+from kinema4d.cli.generate import generate
+from kinema4d.cli.ingest import ingest
+from kinema4d.cli.record_libero import record_libero
+from kinema4d.cli.split import split
+from kinema4d.cli.stats import stats
 from kinema4d.cli.view import view
 
 COMMANDS: dict[str, Any] = {
@@ -20,10 +29,20 @@ COMMANDS: dict[str, Any] = {
     "view": view,
     "calibrate": calibrate,
     "doctor": doctor,
-    "data": {"export": export},
+    "data": {
+        "generate": generate,
+        "ingest": ingest,
+        "record-libero": record_libero,
+        "annotate": annotate,
+        "doctor": data_doctor,
+        "curate": curate,
+        "split": split,
+        "stats": stats,
+        "export": export,
+    },
 }
 """Every command; a dict is a group of commands."""
-GROUPS = {"data": "Convert clips."}
+GROUPS = {"data": "Make, bring in, check, choose, split and convert 4D robot episodes."}
 """What each group is for."""
 
 
@@ -36,6 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(141) from None
 
 
 def _app(commands: Mapping[str, Any]) -> tyro.extras.SubcommandApp:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -19,17 +21,18 @@ from kinema4d.robot.model import Robot
 from kinema4d.robot.zoo import load_robot
 from kinema4d.scenes.clutter import SCENARIOS
 from kinema4d.scenes.episode import (  # fmt: skip
-    TASKS,
     NOISE_M,
     NOISE_RAD,
     SEGMENTS,
     SIGMAS,
+    TASKS,
     Wish,
     disturb,
     perform,
     record,
     set_stage,
 )
+from kinema4d.scenes.reach import measure_reach
 
 SUITES = {"tabletop": "one robot at a table, twelve tasks, three scenarios"}
 """Every suite."""
@@ -79,6 +82,8 @@ class Recipe:
             raise ValueError(
                 f"episodes must be at least 1 and images at least 16x16, got {self.episodes} and {self.height}x{self.width}"
             )
+        if self.seed < 0:
+            raise ValueError(f"seed must be 0 or more, got {self.seed}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,23 +117,34 @@ def _robot(name: str) -> Robot:
 
 
 def orders(recipe: Recipe) -> list[Order]:
-    """All demonstrations of a recipe. Robots, tasks and scenarios take turns, so that any part of it is balanced."""
-    robots = [with_hand(name) for name in recipe.robots]
+    """All demonstrations of a recipe. Robots, tasks and scenarios take turns, so that any part of it is balanced: in
+    robots x scenarios rounds of all tasks, every task meets every pair of robot and scenario once."""
+    robots, scenarios = [with_hand(name) for name in recipe.robots], recipe.scenarios
     each = 1 + recipe.failures
+    together = math.lcm(len(robots), len(scenarios))
     made: list[Order] = []
+    who = {task: [n for n in robots if TASKS[task].possible(measure_reach(_robot(n)))] for task in recipe.tasks}
+    if idle := [task for task in recipe.tasks if not who[task]]:
+        raise ValueError(f"none of {', '.join(robots)} can do {', '.join(idle)}: choose other robots or leave it out")
     for number in range(-(-recipe.episodes // each)):
-        task = recipe.tasks[number % len(recipe.tasks)]
-        round_ = number // len(recipe.tasks)
-        # Shifted by the round, so that every task meets every robot and scenario.
-        robot = robots[(number + round_) % len(robots)]
-        scenario = recipe.scenarios[(number + round_ + round_ // len(robots)) % len(recipe.scenarios)]
+        round_, turn = divmod(number, len(recipe.tasks))
+        task = recipe.tasks[turn]
+        # Robots and scenarios step together and would pair up for ever: every full turn of both shifts the scenario.
+        able = who[task]
+        robot = able[(turn + round_) % len(able)]
+        scenario = scenarios[(turn + turn // together + round_ + round_ // together) % len(scenarios)]
         rng = np.random.default_rng([recipe.seed, number])
         chosen = sorted(rng.permutation(len(CANDIDATES))[: recipe.failures])
         left = min(recipe.failures, recipe.episodes - number * each - 1)
         wish = Wish(task=task, scenario=scenario, seed=recipe.seed * 1_000_000 + number, height=recipe.height, width=recipe.width)  # fmt: skip
-        id = f"{recipe.suite}-{recipe.seed}-{number:06d}-{task}-{robot}"
+        id = f"{recipe.suite}-{recipe.seed}-{number:06d}-{task}-{_plain_name(robot)}"
         made.append(Order(id=id, robot=robot, wish=wish, disturbances=tuple(CANDIDATES[i] for i in chosen[:left])))
     return made
+
+
+def _plain_name(robot: str) -> str:
+    """A robot's name as an id may hold it: of a path, the file."""
+    return re.sub(r"[^A-Za-z0-9._=+-]+", "_", Path(robot).name)
 
 
 def make(root: str, content: tuple[Order, tuple[str, ...]]) -> list[Row]:
@@ -145,7 +161,9 @@ def make(root: str, content: tuple[Order, tuple[str, ...]]) -> list[Row]:
     assert stage is not None
     assert outcome is not None
     if not outcome.success:
-        raise ValueError(f"the expert failed in {DEMONSTRATIONS} scenes of {order.wish.task} with {order.robot}")
+        raise ValueError(
+            f"the expert failed in {DEMONSTRATIONS} {order.wish.scenario} scenes of {order.wish.task} with {order.robot}"
+        )
     rows = []
     for id, disturbance in zip(order.ids, [None, *order.disturbances], strict=True):
         if id not in missing:
@@ -157,7 +175,9 @@ def make(root: str, content: tuple[Order, tuple[str, ...]]) -> list[Row]:
             result = perform(stage, disturb(stage, segment, sigma))
             facts |= {"segment": segment, "sigma": sigma, "sigma_unit": [NOISE_M, NOISE_RAD]}
         episode = record(stage, result, source=f"tabletop/{id}", facts=facts, threads=1)
-        rows.append(write_episode(Path(root), id, episode, {"suite": "tabletop", "order": asdict(order)}))
+        # Not the whole order: how many disturbances it has depends on how many episodes were asked for.
+        made_by = {"suite": "tabletop", "robot": order.robot, "wish": asdict(order.wish), "disturbance": disturbance}
+        rows.append(write_episode(Path(root), id, episode, made_by))
     return rows
 
 
@@ -201,6 +221,7 @@ def _remember(root: Path, recipe: Recipe) -> None:
             raise ValueError(
                 f"{root} was generated with another recipe ({said}); use another --out, or another --seed to add to it"
             )
+        now["episodes"] = max(now["episodes"], before["episodes"])
     with whole_file(file, overwrite=True) as temporary:
         temporary.write_text(json.dumps(now, indent=2) + "\n", encoding="utf-8")
 

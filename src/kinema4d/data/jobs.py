@@ -7,20 +7,25 @@ killed run had finished. A worker that dies takes its job with it, and the job i
 
 from __future__ import annotations
 
-import fcntl
+import ctypes
 import multiprocessing
 import os
+import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kinema4d.data.dataset import Dataset, Row, open_dataset
+from kinema4d.data.dataset import Dataset
+from kinema4d.data.manifest import Row
+from kinema4d.data.mend import alone, mend, sweep
 
 TRIES = 3
 """How often a job may take its worker down before it is given up."""
@@ -54,6 +59,8 @@ class Summary:
     """Jobs that an earlier run had done."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Jobs that made nothing, and why."""
+    mended: tuple[str, ...] = ()
+    """What was wrong with the data set before, and what became of it."""
     seconds: float = 0.0
     """Wall time."""
 
@@ -61,13 +68,13 @@ class Summary:
 @contextmanager
 def writing(root: Path) -> Iterator[Dataset]:
     """Open a data set to write, alone: a second writer is refused until this one ends or dies."""
-    dataset = open_dataset(root, create=True)
-    with (Path(root) / ".lock").open("w") as lock:
+    root = Path(root)
+    with alone(root):
+        manifest, mended = mend(root)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ValueError(f"another process is writing to {root}: wait for it, or write elsewhere") from None
-        yield open_dataset(dataset.root, create=True)
+            yield Dataset(root, manifest=manifest, mended=mended)
+        finally:
+            sweep(root)  # what killed workers left
 
 
 def run(
@@ -87,25 +94,28 @@ def run(
         raise ValueError(f"unknown engine {engine!r}; known are {', '.join(ENGINES)}")
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
-    summary, start = Summary(), time.monotonic()
-    results = {"local": _local, "ray": _ray}[engine](str(dataset.root), jobs, work, workers, address)
-    for job, rows in results:
-        if isinstance(rows, str):
-            summary.skipped[job.name] = rows
-        else:
-            for row in rows:
-                dataset.enter(row)
-            summary.jobs, summary.episodes = summary.jobs + 1, summary.episodes + len(rows)
-            if done is not None:
-                done(job, rows)
-        summary.seconds = time.monotonic() - start
-        if tell is not None:
-            tell(summary)
+    summary, start = Summary(mended=dataset.mended), time.monotonic()
+    start_jobs = {"local": _local, "ray": _ray}[engine]
+    with closing(start_jobs(str(dataset.root), jobs, work, workers, address)) as results:
+        for job, rows in results:
+            if isinstance(rows, str):
+                summary.skipped[job.name] = rows
+            else:
+                for row in rows:
+                    dataset.enter(row)
+                summary.jobs, summary.episodes = summary.jobs + 1, summary.episodes + len(rows)
+                if done is not None:
+                    done(job, rows)
+            summary.seconds = time.monotonic() - start
+            if tell is not None:
+                tell(summary)
     return summary
 
 
 Result = tuple[Job, list[Row] | str]
 """A job with its rows, or with the reason why it has none."""
+Results = Generator[Result, None, None]
+"""One after the other, as they come in."""
 
 
 def _attempt(work: Work, root: str, content: Any) -> list[Row] | str:
@@ -116,36 +126,96 @@ def _attempt(work: Work, root: str, content: Any) -> list[Row] | str:
         return str(error)
 
 
-def _local(root: str, jobs: Sequence[Job], work: Work, workers: int, address: str | None) -> Iterator[Result]:
+def _local(root: str, jobs: Sequence[Job], work: Work, workers: int, address: str | None) -> Results:
     if workers == 1:
         for job in jobs:
-            yield job, _attempt(work, root, job.work)
+            with _named(job):
+                result = _attempt(work, root, job.work)
+            yield job, result
         return
-    waiting, tries = list(reversed(jobs)), dict.fromkeys((job.name for job in jobs), 0)
-    while waiting:
-        running: dict[Future[list[Row] | str], Job] = {}
-        context = multiprocessing.get_context("spawn")  # threads of compiled code do not survive a fork
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_watch_parent) as pool:
-            try:
-                while waiting or running:
-                    while waiting and len(running) < 2 * workers:
-                        job = waiting.pop()
-                        running[pool.submit(_attempt, work, root, job.work)] = job
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+    waiting, deaths, stillborn = deque(jobs), Counter[str](), 0
+    idle: list[_Lane] = []
+    running: dict[Future[list[Row] | str], tuple[_Lane, Job]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                lane, job = idle.pop() if idle else _Lane(), waiting.popleft()
+                running[lane.submit(work, root, job.work)] = lane, job
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                lane, job = running.pop(future)
+                try:
+                    with _named(job):
                         result = future.result()
-                        yield running.pop(future), result
-            except BrokenProcessPool:  # a worker was killed; the pool cannot say which job was its
-                for job in running.values():
-                    tries[job.name] += 1
-                    if tries[job.name] < TRIES:
+                    idle.append(lane)
+                    stillborn = 0
+                except BrokenProcessPool:
+                    lane.close()
+                    if lane.started:
+                        deaths[job.name], stillborn = deaths[job.name] + 1, 0
+                    else:  # nothing can be said about the job
+                        stillborn += 1
+                        if stillborn >= TRIES * workers:
+                            raise ValueError(_NO_START) from None
+                    if deaths[job.name] < TRIES:
                         waiting.append(job)
-                    else:
-                        yield job, f"its worker died {TRIES} times (out of memory?): run it alone with --workers 1"
+                        continue
+                    result = f"its worker died {TRIES} times (out of memory?): run it alone with --workers 1"
+                yield job, result
+    finally:
+        for lane in [*idle, *(lane for lane, _ in running.values())]:
+            lane.close()
 
 
-def _watch_parent() -> None:
-    """End with the process that hands out the jobs, however that ends."""
-    parent = os.getppid()
+_NO_START = (
+    "worker processes do not start (their own message is above); a script that uses more than one worker needs "
+    "\"if __name__ == '__main__':\" around what it does"
+)
+
+
+class _Lane:
+    """One worker process with one job at a time, so that a death is that job's and disturbs no other."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")  # threads of compiled code do not survive a fork
+        self.pool = ProcessPoolExecutor(1, mp_context=context, initializer=_end_with, initargs=(os.getpid(),))
+        self.first = self.pool.submit(os.getpid)
+
+    @property
+    def started(self) -> bool:
+        """Whether the process came as far as taking work."""
+        return self.first.done() and self.first.exception() is None
+
+    def submit(self, work: Work, root: str, content: Any) -> Future[list[Row] | str]:
+        """Give it a job. A process that died while idle makes a future that says so."""
+        try:
+            return self.pool.submit(_attempt, work, root, content)
+        except BrokenProcessPool as error:
+            broken: Future[list[Row] | str] = Future()
+            broken.set_exception(error)
+            return broken
+
+    def close(self) -> None:
+        """End the process after what it is doing."""
+        self.pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _named(job: Job) -> Iterator[None]:
+    """Say which job it was when a bug surfaces."""
+    try:
+        yield
+    except BrokenProcessPool:
+        raise
+    except BaseException as error:
+        error.add_note(f"in job {job.name}")
+        raise
+
+
+def _end_with(parent: int) -> None:
+    """End with the process that hands out the jobs, however that ends, even before this began."""
+    if sys.platform == "linux":  # at once, also in the middle of compiled code
+        set_death_signal = 1  # PR_SET_PDEATHSIG of linux/prctl.h
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -155,29 +225,43 @@ def _watch_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _ray(root: str, jobs: Sequence[Job], work: Work, workers: int, address: str | None) -> Iterator[Result]:
+def _ray(root: str, jobs: Sequence[Job], work: Work, workers: int, address: str | None) -> Results:
     try:
         import ray
+        import ray.exceptions
     except ImportError:
         raise ValueError("--engine ray needs Ray: pip install 'kinema4d[ray]'") from None
     root = str(Path(root).resolve())  # workers on other machines see it through a shared file system
     mine = not ray.is_initialized()
     if mine:
-        options = {"address": address} if address else {"num_cpus": workers, "include_dashboard": False}
-        ray.init(log_to_driver=False, **options)
+        _start_ray(ray, workers, address)
+    lost = (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError)
     try:
-        remote = ray.remote(num_cpus=1, max_retries=TRIES, retry_exceptions=False)(_attempt)
-        waiting, running = list(reversed(jobs)), {}
+        remote = ray.remote(num_cpus=1, max_retries=TRIES - 1, retry_exceptions=False)(_attempt)
+        waiting, running = deque(jobs), {}
         while waiting or running:
             while waiting and len(running) < 2 * workers:
-                job = waiting.pop()
+                job = waiting.popleft()
                 running[remote.remote(work, root, job.work)] = job
             ready, _ = ray.wait(list(running), num_returns=1)
             job = running.pop(ready[0])
             try:
-                yield job, ray.get(ready[0])
-            except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
-                yield job, f"its worker died {TRIES} times: {type(error).__name__}"
+                with _named(job):
+                    result = ray.get(ready[0])
+            except lost as error:
+                result = f"its worker died {TRIES} times: {type(error).__name__}"
+            yield job, result
     finally:
         if mine:
             ray.shutdown()
+
+
+def _start_ray(ray: Any, workers: int, address: str | None) -> None:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report its use over the network
+    own = {"address": "local", "num_cpus": workers, "include_dashboard": False, "object_store_memory": 100_000_000}
+    try:
+        ray.init(log_to_driver=False, **({"address": address} if address else own))
+    except ConnectionError as error:
+        raise ValueError(
+            f"no Ray cluster answers at {address}: {error}; start one with 'ray start --head', or give no address"
+        ) from None

@@ -80,6 +80,22 @@ def check_hash(file: Path, found: Mapping[str, Any]) -> None:
         raise ValueError(f"{file} was changed after it was saved (its SHA-256 differs); {AGAIN}")
 
 
+def wrong_files(folder: Path, meta: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the files that ``meta`` names, by their hashes; empty when all is right."""
+    wrong = []
+    for found in (value for value in meta.values() if isinstance(value, dict) and "sha256" in value):
+        file = folder / str(found.get("file"))
+        try:
+            check_hash(file, found)
+        except FileNotFoundError:
+            wrong.append(f"{file} is missing; {AGAIN}")
+        except OSError as error:
+            wrong.append(f"{file} is not readable: {error.strerror}; {AGAIN}")
+        except ValueError as error:
+            wrong.append(str(error))
+    return wrong
+
+
 def read_arrays(folder: Path, name: str, what: str) -> dict[str, np.ndarray]:
     """All arrays of an ``.npz`` file; ``what`` it is for is named where it is missing."""
     file = folder / name

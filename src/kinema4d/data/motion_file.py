@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kinema4d.data.meta_file import check_hash, checked, entry, get, names, read_arrays
+from kinema4d.data.meta_file import AGAIN, check_hash, checked, entry, get, names, read_arrays
 from kinema4d.types import Arm, Commands, Track, Trajectory
 
 _PER_FRAME = ("converged", "residual_m", "residual_rad")
@@ -63,7 +63,10 @@ def read_commands(folder: Path, found: Mapping[str, Any]) -> Commands:
     values = checked(folder / "commands.npz", arrays, "values", (None, len(columns)), "f")
     check_hash(folder / "commands.npz", found)
     said = {key: get(folder, found, key, str) for key in ("space", "convention")}
-    return Commands(values=values, names=columns, fps=float(get(folder, found, "fps", float)), **said)
+    try:
+        return Commands(values=values, names=columns, fps=float(get(folder, found, "fps", float)), **said)
+    except ValueError as error:
+        raise ValueError(f"{folder / 'meta.json'}: {error}; {AGAIN}") from None
 
 
 def write_tracks(tracks: Sequence[Track], folder: Path) -> dict[str, Any]:
@@ -80,6 +83,10 @@ def write_tracks(tracks: Sequence[Track], folder: Path) -> dict[str, Any]:
 def read_tracks(folder: Path, found: Mapping[str, Any], frames: int) -> tuple[Track, ...]:
     """The things that :func:`write_tracks` wrote."""
     labels, surfaces = names(folder, found, "names"), get(folder, found, "surfaces", list)
+    if len(labels) != len(surfaces):
+        raise ValueError(
+            f"{folder / 'meta.json'}: 'tracks' has {len(labels)} names but {len(surfaces)} surfaces; {AGAIN}"
+        )
     file, arrays = folder / "tracks.npz", read_arrays(folder, "tracks.npz", f"the motion of {', '.join(labels)}")
     Ts = checked(file, arrays, "Ts_world_object", (len(labels), frames, 4, 4), "f")
     tracks = []
@@ -88,7 +95,10 @@ def read_tracks(folder: Path, found: Mapping[str, Any], frames: int) -> tuple[Tr
         if solid:
             surface["vertices"] = checked(file, arrays, f"vertices{number}", (None, 3), "f")
             surface["faces"] = checked(file, arrays, f"faces{number}", (None, 3), "i")
-        tracks.append(Track(name=name, Ts_world_object=Ts[number], **surface))
+        try:
+            tracks.append(Track(name=name, Ts_world_object=Ts[number], **surface))
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}; {AGAIN}") from None
     check_hash(file, found)
     return tuple(tracks)
 

@@ -282,10 +282,10 @@ def _episode(folder: Path, meta: dict[str, Any], parts: _Parts, clip: Clip, wind
             arms=parts.arms,
             labels=parts.labels,
             label_names=parts.label_names,
-            metric=bool(meta.get("metric", True)),
+            metric=meta.get("metric", True) is not False,
             commands=commands,
             tracks=tracks,
-            facts=meta.get("facts", {}),
+            facts=get(folder, {"facts": {}} | meta, "facts", dict),
             **texts,
         )
     except ValueError as error:
@@ -293,9 +293,11 @@ def _episode(folder: Path, meta: dict[str, Any], parts: _Parts, clip: Clip, wind
 
 
 def _command_window(commands: Commands, window: slice, fps: float) -> Commands:
-    rate = commands.fps / fps
-    first, last = int(window.start * rate), int(np.ceil((window.stop - 1) * rate)) + 1
-    return replace(commands, values=commands.values[first:last])
+    """From the command in force at the first frame to the first one at or after the last frame."""
+    rate, last_frame = commands.fps / fps, range(window.stop)[window][-1]
+    near = 1e-6  # 3 * 33.3 / 16.7 is 6, whatever the last bit says
+    first, last = int(np.floor(window.start * rate + near)), int(np.ceil(last_frame * rate - near))
+    return replace(commands, values=commands.values[first : last + 1])
 
 
 _LABEL_DTYPES = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")

@@ -40,6 +40,24 @@ def weld(vertices: Float[np.ndarray, "v 3"]) -> tuple[np.ndarray, np.ndarray]:
     return mesh_kernels.weld(np.ascontiguousarray(vertices + 0.0, np.float64).view(np.int64))
 
 
+def cluster(mesh: Mesh, cell: float) -> Mesh:
+    """Merge all vertices in each cube of side ``cell`` metres; crude, but never fails and needs no library."""
+    key = np.floor(mesh.vertices / cell)
+    _, group = weld(key)
+    n = int(group.max(initial=-1)) + 1
+    sums = np.stack([np.bincount(group, mesh.vertices[:, i], n) for i in range(3)], axis=1)
+    faces = group[mesh.faces]
+    a, b, c = faces.T
+    keep = np.flatnonzero((a != b) & (b != c) & (c != a))
+    # Two sheets that fall together leave the same triangle twice.
+    keep = keep[np.unique(np.sort(faces[keep], axis=1), axis=0, return_index=True)[1]]
+    return Mesh(
+        vertices=sums / np.bincount(group, minlength=n)[:, None],
+        faces=faces[keep].astype(np.int32),
+        colors=mesh.colors[keep],
+    )
+
+
 def corner_normals(mesh: Mesh) -> Float32[np.ndarray, "f 3 3"]:
     """A unit normal per face corner: smooth across flat edges, split at creases."""
     v = mesh.vertices

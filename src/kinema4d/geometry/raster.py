@@ -28,8 +28,10 @@ class Surfaces:
     """Metres in the frame of the vertex's body."""
     vertex_body: Int32[np.ndarray, " v"]
     """Which body each vertex belongs to."""
-    spans: Int64[np.ndarray, "s 3"]
-    """The same by runs of vertices: first, last + 1, body."""
+    spans: Int64[np.ndarray, "s 5"]
+    """The same by meshes: first vertex, last + 1, body, first face, last + 1."""
+    spheres: Float[np.ndarray, "s 4"]
+    """Centre and radius of a ball around each mesh, in the frame of its body."""
     faces: Int32[np.ndarray, "f 3"]
     """Vertex indices."""
     face_body: Int32[np.ndarray, " f"]
@@ -58,9 +60,6 @@ class Light:
     """Share of light that arrives from everywhere, 0..1."""
     shadow_size: int = 0
     """Side of the shadow map in texels (1024 is good for a table); 0 casts no shadows."""
-    casters: int | None = None
-    """Only bodies before this number cast shadows, which saves the time and the texels that a floor would take; by
-    default all do. The others must come last in the scene."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,6 +91,7 @@ def assemble(parts: Sequence[tuple[Mesh, int]]) -> Surfaces:
     if not parts:
         raise ValueError("there is nothing to draw: the robot has no visual geometry")
     offsets = np.cumsum([0] + [len(m.vertices) for m, _ in parts])
+    ends = np.cumsum([0] + [len(m.faces) for m, _ in parts])
     texture_index: dict[int, int] = {}
     textures: list[np.ndarray] = []
     uvs, face_texture = [], []
@@ -111,7 +111,10 @@ def assemble(parts: Sequence[tuple[Mesh, int]]) -> Surfaces:
     return Surfaces(
         vertices=np.concatenate([m.vertices for m, _ in parts]).astype(np.float64),
         vertex_body=np.concatenate([np.full(len(m.vertices), b, np.int32) for m, b in parts]),
-        spans=np.stack([offsets[:-1], offsets[1:], [b for _, b in parts]], axis=1).astype(np.int64),
+        spans=np.stack([offsets[:-1], offsets[1:], [b for _, b in parts], ends[:-1], ends[1:]], axis=1).astype(
+            np.int64
+        ),
+        spheres=np.array([_ball(m.vertices) for m, _ in parts]),
         faces=np.concatenate([m.faces + np.int32(o) for (m, _), o in zip(parts, offsets[:-1], strict=True)]),
         face_body=np.concatenate([np.full(len(m.faces), b, np.int32) for m, b in parts]),
         normals=np.concatenate([corner_normals(m) for m, _ in parts]),
@@ -123,17 +126,30 @@ def assemble(parts: Sequence[tuple[Mesh, int]]) -> Surfaces:
     )
 
 
+def _ball(vertices: np.ndarray) -> tuple[float, float, float, float]:
+    """Centre and radius of a ball that holds all vertices."""
+    if not len(vertices):
+        return 0.0, 0.0, 0.0, 0.0
+    x, y, z = (vertices.min(axis=0) + vertices.max(axis=0)) / 2
+    radius = np.sqrt(((vertices - (x, y, z)) ** 2).sum(axis=1).max())
+    return float(x), float(y), float(z), float(radius) * (1 + 1e-9)
+
+
 def merge(parts: Sequence[tuple[Surfaces, int]]) -> Surfaces:
     """Several assembled scenes as one; the bodies of each are counted from the number beside it. Cheaper than
     :func:`assemble`, so that a robot is assembled once for many scenes."""
     vertices = np.cumsum([0] + [len(s.vertices) for s, _ in parts])
+    faces = np.cumsum([0] + [len(s.faces) for s, _ in parts])
     textures = np.cumsum([0] + [len(s.texture_shape) for s, _ in parts])
     texels = np.cumsum([0] + [len(s.texels) for s, _ in parts])
     each = [(s, b, int(v), int(k), int(n)) for (s, b), v, k, n in zip(parts, vertices, textures, texels, strict=False)]
     return Surfaces(
         vertices=np.concatenate([s.vertices for s, *_ in each]),
         vertex_body=np.concatenate([s.vertex_body + np.int32(b) for s, b, *_ in each]),
-        spans=np.concatenate([s.spans + np.array([v, v, b]) for s, b, v, *_ in each]),
+        spans=np.concatenate(
+            [s.spans + np.array([v, v, b, f, f]) for (s, b, v, *_), f in zip(each, faces, strict=False)]
+        ),
+        spheres=np.concatenate([s.spheres for s, *_ in each]),
         faces=np.concatenate([s.faces + np.int32(v) for s, _, v, *_ in each]),
         face_body=np.concatenate([s.face_body + np.int32(b) for s, b, *_ in each]),
         normals=np.concatenate([s.normals for s, *_ in each]),
@@ -155,12 +171,15 @@ def rasterize(
     labels: UInt16[np.ndarray, " b"] | None = None,
     rgb: bool = False,
     light: Light | None = None,
+    casters: Surfaces | None = None,
     near: float = NEAR,
     out: Render | None = None,
     threads: int | None = None,
 ) -> Render:
-    """Draw every frame. ``labels`` names the bodies in the id image (default 1 + body index); ``out`` reuses
-    the arrays of an earlier call, which saves the cost of fresh memory; frames are shared out to ``threads``."""
+    """Draw every frame. ``labels`` names the bodies in the id image (default 1 + body index); ``casters`` are the
+    triangles that throw shadows, by default all: without the floor, and coarser, they cost less and look the same;
+    ``out`` reuses the arrays of an earlier call, which saves the cost of fresh memory; frames are shared out to
+    ``threads``."""
     frames, bodies = Ts_camera_body.shape[:2]
     shape = (frames, camera.height, camera.width)
     if max(shape[1:]) > MAX_SIDE:
@@ -182,17 +201,20 @@ def rasterize(
         )
     elif out.valid.shape != shape or (out.rgb is None) == rgb:
         raise ValueError(f"out has shape {out.valid.shape} and rgb={out.rgb is not None}, need {shape} and rgb={rgb}")
-    light = light or Light()
+    light, cast = light or Light(), casters or surfaces
+    if int(cast.face_body.max(initial=-1)) >= bodies:
+        raise ValueError(f"shadows come from {int(cast.face_body.max()) + 1} bodies but {bodies} transforms were given")
     if not 0 <= light.shadow_size <= MAX_SIDE:
         raise ValueError(f"the shadow map may have 0 to {MAX_SIDE} texels a side, got {light.shadow_size}")
     direction = np.asarray(light.direction_world, np.float64)
     R_camera_world = np.swapaxes(camera.poses(frames)[:, :3, :3], 1, 2)
     arguments = (
-        surfaces.vertices, surfaces.spans, surfaces.faces, surfaces.face_body, labels,
+        surfaces.vertices, surfaces.spans, surfaces.spheres, surfaces.faces, surfaces.face_body, labels,
         surfaces.colors, surfaces.normals, surfaces.uvs, surfaces.face_texture, surfaces.texels, surfaces.texture_shape,
         np.ascontiguousarray(Ts_camera_body, np.float64), np.array(camera.K), near,
         R_camera_world @ (direction / np.linalg.norm(direction)), light.ambient,
-        light.shadow_size, *_casting(surfaces, light.casters),
+        light.shadow_size, cast.vertices, cast.spans, cast.faces, cast.face_body,
+        _first_still(surfaces, Ts_camera_body, R_camera_world),
     )  # fmt: skip
     results = (
         out.points, out.valid, out.ids, out.rgb if out.rgb is not None else np.zeros((1, 1, 1, 3), np.uint8), out.boxes, rgb
@@ -206,14 +228,11 @@ def rasterize(
     return out
 
 
-def _casting(surfaces: Surfaces, casters: int | None) -> tuple[int, int]:
-    """How many spans and faces, from the first on, cast shadows."""
-    if casters is None:
-        return len(surfaces.spans), len(surfaces.faces)
-    spans, faces = surfaces.spans[:, 2] < casters, surfaces.face_body < casters
-    counts = int(spans.sum()), int(faces.sum())
-    if min(counts) < 1 or not (spans[: counts[0]].all() and faces[: counts[1]].all()):
-        raise ValueError(
-            f"the bodies that cast shadows, those before {casters}, must exist and come first in the scene"
-        )
-    return counts
+def _first_still(surfaces: Surfaces, Ts_camera_body: np.ndarray, R_camera_world: np.ndarray) -> int:
+    """The span from which on everything stands still before a camera that stands still: walls and tables, where a scene
+    lists them last. They are drawn once for all frames."""
+    moves = (Ts_camera_body != Ts_camera_body[:1]).any(axis=(0, 2, 3))
+    if len(Ts_camera_body) < 2 or (R_camera_world != R_camera_world[:1]).any():
+        return len(surfaces.spans)
+    moving = np.flatnonzero(moves[surfaces.spans[:, 2]])
+    return int(moving[-1]) + 1 if len(moving) else 0

@@ -127,21 +127,47 @@ def _box(cells, i, j, k, height, width):
 
 
 @njit(cache=True, nogil=True)
+def _in_view(spheres, n, Ts, body, K, near, height, width):
+    """Whether the ball around span n reaches into the pyramid of the image. Only a straight border of the pyramid can
+    rule it out, so some that are not seen pass: never the reverse."""
+    r = spheres[n, 3]
+    centre = np.empty((1, 3))
+    _transform(Ts, body, spheres, n, centre, 0)
+    x, y, z = centre[0, 0], centre[0, 1], centre[0, 2]
+    if z + r < near:
+        return False
+    # With skew, x leans with y: u = fx x + s y + cx z, in pixels times metres.
+    fx, skew, cx, fy, cy = K[0, 0], K[0, 1], K[0, 2], K[1, 1], K[1, 2]
+    left, right, top, bottom = cx + 0.5, width - 0.5 - cx, cy + 0.5, height - 0.5 - cy
+    across = fx * fx + skew * skew
+    return (
+        fx * x + skew * y + left * z > -r * np.sqrt(across + left * left)
+        and right * z - fx * x - skew * y > -r * np.sqrt(across + right * right)
+        and fy * y + top * z > -r * np.sqrt(fy * fy + top * top)
+        and bottom * z - fy * y > -r * np.sqrt(fy * fy + bottom * bottom)
+    )
+
+
+@njit(cache=True, nogil=True)
 def _fill_all(
-    vertices, faces, face_body, Ts, K, near, height, width, screen, cells, some, front, back,
+    vertices, spans, seen, faces, face_body, Ts, K, near, height, width, screen, cells, some, front, back,
     w_buffer, triangle_buffer, box,
 ):  # fmt: skip
-    """All projected triangles into the buffers; ``box`` receives the columns and rows that may have changed.
+    """All projected triangles of ``seen`` spans into the buffers; ``box`` receives the columns and rows that may have
+    changed.
 
     Sorting triangles into lists first keeps the loops free of branches that a processor cannot predict, and puts
     those that face the camera first. The others are drawn too, for real meshes are not all wound outwards, but
     most are hidden by then, which a look at their few pixels tells."""
     kept = 0
-    for f in range(faces.shape[0]):  # half the triangles of a robot hold no pixel centre
-        i, j, k = np.uintp(faces[f, 0]), np.uintp(faces[f, 1]), np.uintp(faces[f, 2])
-        x_first, x_last, y_first, y_last = _box(cells, i, j, k, height, width)
-        some[kept] = f
-        kept += int(x_first <= x_last) & int(y_first <= y_last)
+    for n in range(spans.shape[0]):
+        if not seen[n]:
+            continue
+        for f in range(spans[n, 3], spans[n, 4]):  # half the triangles of a robot hold no pixel centre
+            i, j, k = np.uintp(faces[f, 0]), np.uintp(faces[f, 1]), np.uintp(faces[f, 2])
+            x_first, x_last, y_first, y_last = _box(cells, i, j, k, height, width)
+            some[kept] = f
+            kept += int(x_first <= x_last) & int(y_first <= y_last)
     fronts = 0
     backs = 0
     for n in range(kept):
@@ -193,9 +219,9 @@ def _fill_all(
 
 @njit(cache=True, nogil=True)
 def _shadow_map(
-    vertices, spans, faces, face_body, Ts, K, light, screen, cells, some, front, back, depth, triangle_buffer, view
+    vertices, spans, seen, faces, face_body, Ts, K, light, screen, cells, some, front, back, depth, triangle_buffer, view
 ):  # fmt: skip
-    """The scene as the light sees it: parallel rays along ``light``, a square that just holds the vertices of ``spans``.
+    """The scene as the light sees it: parallel rays along ``light``, a square that just holds every vertex.
 
     ``view`` receives two axes across the light (0..5), the least coordinates along them and along the light (6..8),
     and texels per metre (9). Depth is distance towards the light, plus one: larger is nearer to it."""
@@ -223,7 +249,7 @@ def _shadow_map(
             low_b, high_b = min(low_b, b), max(high_b, b)
             low_d = min(low_d, d)
     scale = (size - 4.0) / max(high_a - low_a, high_b - low_b, 1e-6)
-    for i in range(spans[0, 0], spans[spans.shape[0] - 1, 1]):
+    for i in range(vertices.shape[0]):
         u = (screen[i, 0] - low_a) * scale + 1.5
         v = (screen[i, 1] - low_b) * scale + 1.5
         screen[i, 0] = u
@@ -238,7 +264,8 @@ def _shadow_map(
             depth[y, x] = 0.0
     box = np.empty(4, np.int64)
     _fill_all(
-        vertices, faces, face_body, Ts, K, 0.5, size, size, screen, cells, some, front, back, depth, triangle_buffer, box
+        vertices, spans, seen, faces, face_body, Ts, K, 0.5, size, size, screen, cells, some, front, back, depth,
+        triangle_buffer, box,
     )  # fmt: skip
     view[0], view[1], view[2], view[3], view[4], view[5] = ax, ay, az, bx, by, bz
     view[6], view[7], view[8], view[9] = low_a, low_b, low_d, scale
@@ -259,21 +286,24 @@ def _lit(x, y, z, nx, ny, nz, cosine, light, depth, view):
     d = light[0] * x + light[1] * y + light[2] * z - view[8] + 1.0 + lift * slope
     column, row = int(np.floor(u + 0.5)), int(np.floor(v + 0.5))
     size = depth.shape[0]
+    if row < 1 or column < 1 or row >= size - 1 or column >= size - 1:  # the map ends where no shadow is
+        return 1.0
     reached = 0
     for r in range(row - 1, row + 2):
+        y = np.uintp(r)
         for c in range(column - 1, column + 2):
-            if r < 0 or c < 0 or r >= size or c >= size or depth[r, c] <= d:
-                reached += 1
+            reached += int(depth[y, np.uintp(c)] <= d)
     return reached / 9.0
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _shade(
+def _surface(
     x_eye, y_eye, z_eye, f, faces, vertices, corners, normals, face_body, Ts, colors, uvs, face_texture, texels, texture_shape,
-    light, ambient, shadowed, shadow_depth, shadow_view, rgb, row, column,
+    light,
 ):  # fmt: skip
-    """Colour of a surface point of triangle f: texture or flat colour, one directional light that may cast shadows,
-    two-sided. Takes whole arrays and indices: slices would cost an atomic reference count per pixel."""
+    """Base colour of a surface point of triangle f, from its texture or flat, its unit normal on the side that is seen,
+    and the cosine towards the light. Takes whole arrays and indices: slices would cost an atomic reference count per
+    pixel."""
     i, j, k = np.uintp(faces[f, 0]), np.uintp(faces[f, 1]), np.uintp(faces[f, 2])
     body = np.uintp(face_body[f])
     _transform(Ts, body, vertices, i, corners, 0)
@@ -303,17 +333,12 @@ def _shade(
     length = np.sqrt(cx * cx + cy * cy + cz * cz)
     lambert = 0.0
     if length > 0.0:
-        facing = cx * x_eye + cy * y_eye + cz * z_eye
-        lambert = (cx * light[0] + cy * light[1] + cz * light[2]) / length
-        if facing > 0.0:  # the normal points away from the camera: we look at the back side
-            lambert = -lambert
+        if cx * x_eye + cy * y_eye + cz * z_eye > 0.0:  # the normal points away from the camera: we see the back side
             length = -length
-        if shadowed and lambert > 0.0:
-            lambert *= _lit(
-                x_eye, y_eye, z_eye, cx / length, cy / length, cz / length, lambert, light, shadow_depth, shadow_view
-            )  # fmt: skip
-    brightness = ambient + (1.0 - ambient) * max(lambert, 0.0)
+        cx, cy, cz = cx / length, cy / length, cz / length
+        lambert = cx * light[0] + cy * light[1] + cz * light[2]
     texture = face_texture[f]
+    red, green, blue = float(colors[f, 0]), float(colors[f, 1]), float(colors[f, 2])
     if texture >= 0:
         start, h, w = texture_shape[texture, 0], texture_shape[texture, 1], texture_shape[texture, 2]
         u = b0 * uvs[f, 0, 0] + b1 * uvs[f, 1, 0] + b2 * uvs[f, 2, 0]
@@ -325,26 +350,60 @@ def _shade(
         y0 = int(np.floor(y))
         fx = x - x0
         fy = y - y0
-        a00 = start + (y0 % h) * w + x0 % w
-        a01 = start + (y0 % h) * w + (x0 + 1) % w
-        a10 = start + ((y0 + 1) % h) * w + x0 % w
-        a11 = start + ((y0 + 1) % h) * w + (x0 + 1) % w
-        for c in range(3):
-            top = (1 - fx) * texels[a00, c] + fx * texels[a01, c]
-            bottom = (1 - fx) * texels[a10, c] + fx * texels[a11, c]
-            rgb[row, column, c] = np.uint8(min(brightness * ((1 - fy) * top + fy * bottom) + 0.5, 255.0))
-    else:
-        for c in range(3):
-            rgb[row, column, c] = np.uint8(min(brightness * colors[f, c] + 0.5, 255.0))
+        x0, y0 = x0 % w, y0 % h  # a division each: the other corners do without
+        x1 = x0 + 1 if x0 + 1 < w else 0
+        y1 = y0 + 1 if y0 + 1 < h else 0
+        a00, a01 = np.uintp(start + y0 * w + x0), np.uintp(start + y0 * w + x1)
+        a10, a11 = np.uintp(start + y1 * w + x0), np.uintp(start + y1 * w + x1)
+        w00, w01, w10, w11 = (1 - fx) * (1 - fy), fx * (1 - fy), (1 - fx) * fy, fx * fy
+        red = w00 * texels[a00, 0] + w01 * texels[a01, 0] + w10 * texels[a10, 0] + w11 * texels[a11, 0]
+        green = w00 * texels[a00, 1] + w01 * texels[a01, 1] + w10 * texels[a10, 1] + w11 * texels[a11, 1]
+        blue = w00 * texels[a00, 2] + w01 * texels[a01, 2] + w10 * texels[a10, 2] + w11 * texels[a11, 2]
+    return red, green, blue, cx, cy, cz, lambert
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _shade(
+    x_eye, y_eye, z_eye, red, green, blue, cx, cy, cz, lambert, light, ambient, shadowed, shadow_depth, shadow_view, rgb, y, x
+):  # fmt: skip
+    """What a surface point sends to the camera: one directional light that may be in shadow, and light from around."""
+    if shadowed and lambert > 0.0:
+        lambert *= _lit(x_eye, y_eye, z_eye, cx, cy, cz, lambert, light, shadow_depth, shadow_view)
+    brightness = ambient + (1.0 - ambient) * max(lambert, 0.0)
+    rgb[y, x, 0] = np.uint8(min(brightness * red + 0.5, 255.0))
+    rgb[y, x, 1] = np.uint8(min(brightness * green + 0.5, 255.0))
+    rgb[y, x, 2] = np.uint8(min(brightness * blue + 0.5, 255.0))
+
+
+@njit(cache=True, nogil=True)
+def _still_looks(
+    faces, face_body, colors, normals, uvs, face_texture, texels, texture_shape, vertices, Ts, K, light,
+    w_buffer, triangle_buffer, looks,
+):  # fmt: skip
+    """Base colour, normal and cosine of every pixel of what stands still, to be lit anew in every frame."""
+    corners = np.empty((3, 3))
+    for row in range(w_buffer.shape[0]):
+        ray_y = (row - K[1, 2]) / K[1, 1]
+        for column in range(w_buffer.shape[1]):
+            if w_buffer[row, column] > 0.0:
+                z = 1.0 / w_buffer[row, column]
+                x = (column - K[0, 2] - K[0, 1] * ray_y) / K[0, 0] * z
+                found = _surface(
+                    x, ray_y * z, z, np.uintp(triangle_buffer[row, column]), faces, vertices, corners, normals,
+                    face_body, Ts, colors, uvs, face_texture, texels, texture_shape, light,
+                )  # fmt: skip
+                for n in range(7):
+                    looks[row, column, n] = found[n]
 
 
 @njit(cache=True, nogil=True)
 def _resolve(
     faces, face_body, labels, colors, normals, uvs, face_texture, texels, texture_shape, vertices,
     Ts, K, light, ambient, shadowed, shadow_depth, shadow_view, w_buffer, triangle_buffer, left, right, top, bottom,
-    points, valid, ids, rgb, shaded,
+    still_face, looks, points, valid, ids, rgb, shaded,
 ):  # fmt: skip
-    """One frame from the depth buffer to the output, and the depth buffer back to empty."""
+    """One frame from the depth buffer to the output, and the depth buffer back to empty. Triangles from
+    ``still_face`` on stand still, and their ``looks`` are known."""
     corners = np.empty((3, 3))
     for row in range(top, bottom + 1):
         ray_y = (row - K[1, 2]) / K[1, 1]
@@ -363,10 +422,19 @@ def _resolve(
                 valid[y, x] = True
                 ids[y, x] = labels[np.uintp(face_body[f])]
                 w_buffer[y, x] = 0.0
-                if shaded:
+                if shaded and f >= still_face:
                     _shade(
+                        x_eye, y_eye, z_eye, looks[y, x, 0], looks[y, x, 1], looks[y, x, 2], looks[y, x, 3], looks[y, x, 4],
+                        looks[y, x, 5], looks[y, x, 6], light, ambient, shadowed, shadow_depth, shadow_view, rgb, y, x,
+                    )  # fmt: skip
+                elif shaded:
+                    red, green, blue, cx, cy, cz, lambert = _surface(
                         x_eye, y_eye, z_eye, f, faces, vertices, corners, normals, face_body, Ts, colors, uvs, face_texture,
-                        texels, texture_shape, light, ambient, shadowed, shadow_depth, shadow_view, rgb, y, x,
+                        texels, texture_shape, light,
+                    )  # fmt: skip
+                    _shade(
+                        x_eye, y_eye, z_eye, red, green, blue, cx, cy, cz, lambert, light, ambient, shadowed, shadow_depth,
+                        shadow_view, rgb, y, x,
                     )  # fmt: skip
             elif valid[y, x]:  # left over from an earlier use of the buffer
                 valid[y, x] = False
@@ -379,20 +447,24 @@ def _resolve(
 
 @njit(cache=True, nogil=True)
 def render(
-    vertices, spans, faces, face_body, labels, colors, normals, uvs, face_texture, texels, texture_shape,
-    Ts_camera_body, K, near, light_camera, ambient, shadow_size, casting_spans, casting_faces, first, stride,
-    points, valid, ids, rgb, boxes, shaded,
+    vertices, spans, spheres, faces, face_body, labels, colors, normals, uvs, face_texture, texels, texture_shape,
+    Ts_camera_body, K, near, light_camera, ambient, shadow_size, cast_vertices, cast_spans, cast_faces, cast_body,
+    still, first, stride, points, valid, ids, rgb, boxes, shaded,
 ):  # fmt: skip
     """Frames first, first + stride, ... of a sequence: the share of one thread (the kernel holds no lock).
 
     ``points``, ``valid``, ``ids``, ``rgb`` and ``boxes`` are written in place; pixels that a reused buffer holds
     from an earlier call are cleared, untouched pages of a fresh one stay untouched."""
     frames, height, width = valid.shape
-    screen = np.empty((vertices.shape[0], 3))
-    cells = np.empty((vertices.shape[0], 4), np.int16)
-    some = np.empty(faces.shape[0], np.int32)
-    front = np.empty(faces.shape[0], np.int32)
-    back = np.empty(faces.shape[0], np.int32)
+    most_vertices = max(vertices.shape[0], cast_vertices.shape[0])
+    most_faces = max(faces.shape[0], cast_faces.shape[0])
+    screen = np.empty((most_vertices, 3))
+    cells = np.empty((most_vertices, 4), np.int16)
+    some = np.empty(most_faces, np.int32)
+    front = np.empty(most_faces, np.int32)
+    back = np.empty(most_faces, np.int32)
+    seen = np.empty(spans.shape[0], np.bool_)
+    every = np.ones(cast_spans.shape[0], np.bool_)
     w_buffer = np.zeros((height, width))
     triangle_buffer = np.empty((height, width), np.int32)
     box = np.empty(4, np.int64)
@@ -400,27 +472,56 @@ def render(
     shadow_depth = np.zeros((max(shadow_size, 1), max(shadow_size, 1)))
     shadow_triangles = np.empty((max(shadow_size, 1), max(shadow_size, 1)), np.int32)
     shadow_view = np.empty(10)
+    still_w = np.zeros((1, 1))
+    still_triangles = np.empty((1, 1), np.int32)
+    looks = np.empty((1, 1, 7))
+    still_box = np.array([width, -1, height, -1])
+    still_face = faces.shape[0]
+    if still < spans.shape[0] and first < frames:  # drawn once, and put under every frame
+        still_face = spans[still, 3]
+        still_w = np.zeros((height, width))
+        still_triangles = np.empty((height, width), np.int32)
+        Ts = Ts_camera_body[first]
+        for n in range(spans.shape[0]):
+            seen[n] = n >= still and _in_view(spheres, n, Ts, spans[n, 2], K, near, height, width)
+            if seen[n]:
+                _project(vertices, spans[n, 0], spans[n, 1], Ts[spans[n, 2]], K, near, height, width, screen, cells)
+        _fill_all(
+            vertices, spans, seen, faces, face_body, Ts, K, near, height, width, screen, cells, some, front, back,
+            still_w, still_triangles, still_box,
+        )  # fmt: skip
+        if shaded:
+            looks = np.empty((height, width, 7))
+            _still_looks(
+                faces, face_body, colors, normals, uvs, face_texture, texels, texture_shape, vertices, Ts, K,
+                light_camera[first], still_w, still_triangles, looks,
+            )  # fmt: skip
     for t in range(first, frames, stride):
         Ts = Ts_camera_body[t]
         if shadowed:
             _shadow_map(
-                vertices, spans[:casting_spans], faces[:casting_faces], face_body, Ts, K, light_camera[t], screen, cells,
+                cast_vertices, cast_spans, every, cast_faces, cast_body, Ts, K, light_camera[t], screen, cells,
                 some, front, back, shadow_depth, shadow_triangles, shadow_view,
             )  # fmt: skip
+        if still < spans.shape[0]:
+            w_buffer[:] = still_w
+            triangle_buffer[:] = still_triangles
         for n in range(spans.shape[0]):
-            _project(
-                vertices, spans[n, 0], spans[n, 1], Ts[spans[n, 2]], K, near, height, width, screen, cells
-            )  # fmt: skip
+            seen[n] = n < still and _in_view(spheres, n, Ts, spans[n, 2], K, near, height, width)
+            if seen[n]:
+                _project(vertices, spans[n, 0], spans[n, 1], Ts[spans[n, 2]], K, near, height, width, screen, cells)
         _fill_all(
-            vertices, faces, face_body, Ts, K, near, height, width, screen, cells, some, front, back,
+            vertices, spans, seen, faces, face_body, Ts, K, near, height, width, screen, cells, some, front, back,
             w_buffer, triangle_buffer, box,
         )  # fmt: skip
+        box[0], box[1] = min(box[0], still_box[0]), max(box[1], still_box[1])
+        box[2], box[3] = min(box[2], still_box[2]), max(box[3], still_box[3])
         # Pixels of an older frame in a reused buffer lie inside the box that it left behind.
         _resolve(
             faces, face_body, labels, colors, normals, uvs, face_texture, texels, texture_shape, vertices,
             Ts, K, light_camera[t], ambient, shadowed, shadow_depth, shadow_view, w_buffer, triangle_buffer,
             min(box[0], boxes[t, 0]), max(box[1], boxes[t, 1]), min(box[2], boxes[t, 2]), max(box[3], boxes[t, 3]),
-            points[t], valid[t], ids[t], rgb[t if shaded else 0], shaded,
+            still_face, looks, points[t], valid[t], ids[t], rgb[t if shaded else 0], shaded,
         )  # fmt: skip
         for i in range(4):
             boxes[t, i] = box[i]

@@ -29,7 +29,8 @@ def transform(position: Float[np.ndarray, "*b 3"], R: Float[np.ndarray, "*b 3 3"
 
 def place(x: float, y: float, z: float, *, yaw: float = 0.0) -> Float[np.ndarray, "4 4"]:
     """Something that stands upright at a point, turned by ``yaw`` rad about the vertical: e.g. ``T_world_base``."""
-    return transform(np.array([x, y, z], np.float64), euler_to_matrix(np.array([0.0, 0.0, yaw])))
+    c, s = np.cos(yaw), np.sin(yaw)
+    return np.array([[c, -s, 0.0, x], [s, c, 0.0, y], [0.0, 0.0, 1.0, z], [0.0, 0.0, 0.0, 1.0]])
 
 
 def apply(Ts: Float[np.ndarray, "*b 4 4"], points: Float[np.ndarray, "*b n 3"]) -> Float[np.ndarray, "*b n 3"]:

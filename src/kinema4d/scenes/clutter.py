@@ -8,7 +8,7 @@ from kinema4d.scenes.hand import Hand
 from kinema4d.scenes.path import Commands
 from kinema4d.scenes.reach import Reach
 from kinema4d.scenes.tasks import Cast, CrowdedError, at, colors, pick_maker, put
-from kinema4d.scenes.things import SMALL, TALL, Thing
+from kinema4d.scenes.things import SMALL, TALL, Maker, Thing
 from kinema4d.types import Camera
 
 SCENARIOS: dict[str, str] = {
@@ -34,26 +34,34 @@ def clutter(
     # What the target sweeps is its own path when it is carried, and the way of a drawer when it opens.
     count = int(rng.integers(3, 6)) if scenario == "cluttered" else int(rng.integers(6, 9))
     for n in range(count):
-        for _ in range(200):
-            makers = TALL if scenario == "dynamic" and n == 0 else SMALL
-            thing = pick_maker(rng, makers, colors(rng, 1)[0])
-            if thing.name in names:
-                continue
+        makers = TALL if scenario == "dynamic" and n == 0 else SMALL
+        thing = _fitting(rng, scenario, n, makers, names, cast, reach, commands, camera, taken)
+        taken.append(thing)
+        made.append(thing)
+        names.add(thing.name)
+    return tuple(made)
+
+
+def _fitting(
+    rng: np.random.Generator, scenario: str, n: int, makers: dict[str, Maker], names: set[str], cast: Cast,
+    reach: Reach, commands: Commands, camera: Camera, taken: list[Thing],
+) -> Thing:  # fmt: skip
+    """A new thing at a place that is free and clear of the hand's way."""
+    for _ in range(12):
+        made = pick_maker(rng, makers, colors(rng, 1)[0])
+        if made.name in names:
+            continue
+        for _ in range(24):
             if scenario == "cluttered":
-                thing = _beside(rng, cast.target, thing)
+                thing = _beside(rng, cast.target, made)
             elif n == 0:
-                thing = _before(rng, cast.target, thing, camera)
+                thing = _before(rng, cast.target, made, camera)
             else:
                 x, y = rng.uniform(-reach.depth - 0.05, reach.depth + 0.1), rng.uniform(-1, 1) * (reach.breadth + 0.08)
-                thing = put(thing, x, y, yaw=rng.uniform(-np.pi, np.pi))
-            if _free(thing, taken) and _clear(thing, cast, reach.hand, commands, reach.base_x):
-                taken.append(thing)
-                made.append(thing)
-                names.add(thing.name)
-                break
-        else:
-            raise CrowdedError(f"found no room for distractor {n + 1} of {count}")
-    return tuple(made)
+                thing = put(made, x, y, yaw=rng.uniform(-np.pi, np.pi))
+            if _free(thing, taken) and _clear(thing, cast, reach.hand, commands):
+                return thing
+    raise CrowdedError(f"found no room for distractor {n + 1}")
 
 
 def _beside(rng: np.random.Generator, target: Thing, thing: Thing) -> Thing:
@@ -79,7 +87,7 @@ def _free(thing: Thing, taken: list[Thing]) -> bool:
     return all(np.hypot(x - at(t)[0], y - at(t)[1]) > 0.9 * (thing.radius + t.radius) + 0.008 for t in taken)
 
 
-def _clear(thing: Thing, cast: Cast, hand: Hand, commands: Commands, base_x: float) -> bool:
+def _clear(thing: Thing, cast: Cast, hand: Hand, commands: Commands) -> bool:
     """Whether the fingers, the palm and what they carry or push keep away from a thing all the way."""
     x, y, _ = at(thing)
     top = 2 * thing.half[2]
@@ -97,7 +105,10 @@ def _clear(thing: Thing, cast: Cast, hand: Hand, commands: Commands, base_x: flo
     beyond = np.maximum(np.abs(lies) - hand.palm, 0)
     if ((palm < top + 0.008) & (np.hypot(*beyond.T) < thing.radius + CLEAR_M)).any():
         return False
-    # What is pushed, pulled or carried low needs room for itself.
+    room = thing.radius + max(cast.target.half[0], cast.target.half[1]) + CLEAR_M
+    if any(np.hypot(x - px, y - py) < room for px, py in cast.sweep):
+        return False
+    # What is pulled or carried low needs room for itself.
     size = min(cast.target.radius, 0.05)
     carried = low & (np.hypot(*here.T) < thing.radius + size + CLEAR_M)
     start = np.hypot(*(Ts[:, :2, 3] - at(cast.target)[:2]).T) < 0.03

@@ -98,6 +98,8 @@ def set_stage(robot: Robot, wish: Wish) -> Stage:
     if wish.scenario not in SCENARIOS:
         raise ValueError(f"unknown scenario {wish.scenario!r}; known are {', '.join(SCENARIOS)}")
     reach = measure_reach(robot)
+    if not TASKS[wish.task].possible(reach):
+        raise ValueError(f"robot {robot.name!r} cannot do {wish.task}: leave it out for this robot")
     rng = np.random.default_rng([wish.seed, list(TASKS).index(wish.task), list(SCENARIOS).index(wish.scenario)])
     why = ""
     for _ in range(ATTEMPTS):

@@ -83,7 +83,7 @@ def door(rng: np.random.Generator, color: str, *, start: float = 0.0) -> Thing:
     _post(panel, -2 * WALL - reach, y, 0.0, reach)
     T = place(-d, side * w, 0)
     body = panel.body("door", 0.2, joint="hinge", parent=0, T_parent_body=T, axis=(0, 0, -side), range=(0, 1.7), start=start, hold=0.02)  # fmt: skip
-    spots = {"handle": place(-2 * WALL - reach, y, 0.012), "edge": place(-2 * WALL, -side * 1.55 * w, 0.0)}
+    spots = {"handle": place(-2 * WALL - reach, y, 0.012), "edge": place(-2 * WALL, -side * 1.55 * w, 0.65 * h)}
     return Thing(name=f"{color} cabinet", kind="door", bodies=(cabinet, body), half=(d, w, h), spots=spots)
 
 

@@ -116,8 +116,6 @@ def _stacked(evidence: Evidence) -> bool:
 def _pour_setup(rng: np.random.Generator, reach: Reach) -> Cast:
     a, b, c = colors(rng, 3)
     held = cup(rng, a)
-    if not reach.pours:
-        raise ValueError("this robot cannot turn its hand over while it holds a cup: leave 'pour' out for it")
     if held.grip > _graspable(reach):
         raise CrowdedError(f"the {held.name} is too wide for this hand")
     goal = somewhere(rng, reach, [], bowl(rng, b), edge=0.06)
@@ -152,11 +150,10 @@ def _pour_plan(rng: np.random.Generator, cast: Cast, reach: Reach) -> list[Key]:
     gx, gy, _ = at(cast.goal)
     grip = 0.02  # below the mouth
     z = 2 * cast.target.half[2] - grip
-    # The hand points away from the robot, or else to the side: not every wrist bends far enough one way.
-    turn, sign = reach.pours[int(rng.integers(len(reach.pours)))]
-    turn += rng.uniform(-0.15, 0.15)
+    turn = rng.uniform(-0.2, 0.2)  # the hand points away from the robot
     face = float(np.arctan2(y, x - reach.base_x)) + turn
     towards = float(np.arctan2(gy, gx - reach.base_x)) + turn
+    sign = reach.pours[int(rng.integers(len(reach.pours)))]
     roll = sign * POUR_ROLL
     upright, over = (forward_pose(0, 0, 0, towards, r, reach.yaw) for r in (0.0, roll))
     mouth = over[:3, :3] @ upright[:3, :3].T @ np.array([0, 0, grip])
@@ -191,6 +188,12 @@ TASKS: dict[str, Task] = {
         success=_placed,
     ),
     "stack": Task(about="put a thing on a block", setup=_stack_setup, plan=_stack_plan, success=_stacked),
-    "pour": Task(about="tilt a cup of beads over a bowl", setup=_pour_setup, plan=_pour_plan, success=_poured),
+    "pour": Task(
+        about="tilt a cup of beads over a bowl",
+        setup=_pour_setup,
+        plan=_pour_plan,
+        success=_poured,
+        possible=lambda reach: bool(reach.pours),
+    ),
 }
 """Every task that begins with a grasp."""

@@ -6,6 +6,7 @@ Any robot with a :class:`~kinema4d.robot.model.Gripper` works, because nothing h
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from jaxtyping import Float
@@ -79,6 +80,11 @@ def measure_hand(robot: Robot) -> Hand:
     band = opened[opened[:, 2] > opened[:, 2].max() - TIP_BAND_M]
     middle = (band[:, 1].max() + band[:, 1].min()) / 2
     gap = band[band[:, 1] > middle, 1].min() - band[band[:, 1] < middle, 1].max()
+    if gap < 1e-3:
+        raise ValueError(
+            f"the gripper of robot {robot.name!r} does not open between two fingers that move (gap {gap:.4f} m): "
+            "tabletop scenes need such a gripper"
+        )
     pads = closed[closed[:, 2] > ends - TIP_BAND_M]
     centre = np.array([(pads[:, 0].max() + pads[:, 0].min()) / 2, middle, ends - GRASP_DEPTH_M])
     T = np.eye(4)
@@ -94,6 +100,23 @@ def measure_hand(robot: Robot) -> Hand:
         finger=np.array([np.ptp(pads[:, 0]) / 2, np.ptp(pads[:, 1]) / 2, TIP_BAND_M / 2]),
         palm=np.array([np.abs(body[:, 0] - centre[0]).max(), np.abs(body[:, 1] - centre[1]).max()]),
     )
+
+
+@lru_cache(maxsize=16)
+def hand_links(robot: Robot) -> tuple[str, ...]:
+    """The palm and everything that the gripper moves."""
+    assert robot.gripper is not None
+    fingers = {robot.joint_names.index(name) for name in robot.gripper.joints}
+    moved = [i for i in range(len(robot.link_names)) if _moved_by(robot, i, fingers)]
+    return tuple(robot.link_names[i] for i in sorted({_wrist(robot, moved), *moved}))
+
+
+def _moved_by(robot: Robot, link: int, columns: set[int]) -> bool:
+    while link >= 0:
+        if int(robot.column[link]) in columns:
+            return True
+        link = int(robot.parent[link])
+    return False
 
 
 def _wrist(robot: Robot, moved: list[int]) -> int:

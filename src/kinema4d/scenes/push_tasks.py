@@ -28,8 +28,15 @@ def _push_setup(rng: np.random.Generator, reach: Reach) -> Cast:
         inside = [abs(p[0]) < reach.depth and abs(p[1]) < reach.breadth for p in ((x, y), behind)]
         if all(inside):
             goal = put(mark(rng, b), x, y)
-            return Cast(target=thing, goal=goal, text=f"push the {thing.name} to the {goal.name}", yaw=yaw)
+            text = f"push the {thing.name} to the {goal.name}"
+            return Cast(target=thing, goal=goal, text=text, yaw=yaw, sweep=_ahead(thing, yaw, far))
     raise CrowdedError("found no room for a push")
+
+
+def _ahead(thing: Thing, yaw: float, far: float) -> tuple[tuple[float, float], ...]:
+    """Points from a thing on in one direction."""
+    x, y, _ = at(thing)
+    return tuple((x + d * np.cos(yaw), y + d * np.sin(yaw)) for d in np.arange(0.02, far + 0.02, 0.02).tolist())
 
 
 def straddle(reach: Reach, gap: float) -> float:
@@ -84,7 +91,9 @@ def _topple_setup(rng: np.random.Generator, reach: Reach) -> Cast:
     if thing.kind == "plank":  # over its narrow side
         T = thing.T_world_thing
         yaw = float(np.arctan2(T[1, 0], T[0, 0])) + rng.choice([0.0, np.pi]) + rng.uniform(-0.2, 0.2)
-    return Cast(target=thing, text=f"knock over the {thing.name}", yaw=yaw)
+    return Cast(
+        target=thing, text=f"knock over the {thing.name}", yaw=yaw, sweep=_ahead(thing, yaw, 2 * thing.half[2] + 0.03)
+    )
 
 
 def _topple_plan(rng: np.random.Generator, cast: Cast, reach: Reach) -> list[Key]:

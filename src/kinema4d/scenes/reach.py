@@ -37,9 +37,9 @@ class Reach:
     """And this far to either side."""
     yaw: float
     """Direction of closing that is most comfortable for it."""
-    pours: tuple[tuple[float, float], ...]
-    """How it can hold a cup upright and turn it over: angles from straight ahead to where the hand points, radians,
-    and the sign of the roll; none where the wrist does not go that far."""
+    pours: tuple[float, ...]
+    """Which way it can turn over a cup that it holds pointing forward: signs of the roll; none where the wrist does not
+    bend that far, as a Panda's."""
 
 
 def grasp_pose(
@@ -95,23 +95,14 @@ def measure_reach(robot: Robot) -> Reach:
         _reaches(robot, T_grasp_tool, r, s * (breadth + STEP_M), natural) for r in corners for s in (-1, 1)
     ):
         breadth += STEP_M
-    pours = [
-        (turn, sign)
-        for turn in (0.0, 0.7, -0.7, 1.3, -1.3)
-        for sign in (-1.0, 1.0)
-        if _pours(robot, T_grasp_tool, middle, turn, sign, natural)
-    ]
-    if any(turn == 0 for turn, _ in pours):  # the best view of it, and the surest grasp
-        pours = [(turn, sign) for turn, sign in pours if turn == 0]
-    return Reach(
-        hand=hand, base_x=-float(middle), depth=float(depth), breadth=float(breadth), yaw=natural, pours=tuple(pours)
-    )
+    pours = tuple(sign for sign in (-1.0, 1.0) if _pours(robot, T_grasp_tool, middle, sign, natural))
+    return Reach(hand=hand, base_x=-float(middle), depth=float(depth), breadth=float(breadth), yaw=natural, pours=pours)
 
 
-def _pours(robot: Robot, T_grasp_tool: np.ndarray, x: float, turn: float, sign: float, natural: float) -> bool:
+def _pours(robot: Robot, T_grasp_tool: np.ndarray, x: float, sign: float, natural: float) -> bool:
     """Whether it can roll a cup over at a few places around the middle."""
     for y in (0.0, -0.1, 0.1):
-        heading = float(np.arctan2(y, x)) + turn
+        heading = float(np.arctan2(y, x))
         rolls = np.linspace(0, sign * POUR_ROLL, 9)
         Ts = [forward_pose(x, y, z, heading, 0.0, natural) for z in (0.06, 0.13)]
         Ts += [forward_pose(x, y, 0.13, heading, float(roll), natural) for roll in rolls]

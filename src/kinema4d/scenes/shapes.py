@@ -70,7 +70,9 @@ def revolve(
     if texture is not None:
         points = vertices[triangles]
         u = np.arctan2(points[..., 1], points[..., 0]) / (2 * np.pi)
-        u -= np.rint(u - u[:, :1])  # a triangle over the seam stays in one piece
+        u -= np.rint(u - u[:, 1:2])  # a triangle over the seam stays in one piece; its second corner is off the axis
+        axis = (triangles == 0) | (triangles == len(vertices) - 1)  # has no angle: between its two neighbours
+        u = np.where(axis, np.where(axis, 0, u).sum(axis=1, keepdims=True) / 2, u)
         low, high = vertices[:, 2].min(), vertices[:, 2].max()
         uvs = np.stack([u, (points[..., 2] - low) / max(high - low, 1e-9)], axis=-1).astype(np.float32)
     return Mesh(vertices=vertices, faces=triangles, colors=_plain(color, len(triangles)), uvs=uvs, texture=texture)

@@ -38,6 +38,9 @@ class Cast:
     yaw: float = 0.0
     """Direction in which the hand closes, or of the push, as the task needs it."""
 
+    sweep: tuple[tuple[float, float], ...] = ()
+    """Points of the table that the target will come over: what does not matter stays away from them."""
+
     @property
     def things(self) -> tuple[Thing, ...]:
         """All of them."""
@@ -98,6 +101,8 @@ class Task:
     """Whether it worked."""
     side: bool = False
     """Whether it is seen best from the side."""
+    possible: Callable[[Reach], bool] = lambda reach: True
+    """Whether a robot can do it at all."""
 
 
 # ---------------------------------------------------------------------- placing

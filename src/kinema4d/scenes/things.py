@@ -186,15 +186,12 @@ def plank(rng: np.random.Generator, color: str) -> Thing:
 
 def _ring(radius: float, low: float, high: float, thick: float, lean: float = 0.0, count: int = 12) -> tuple[Geom, ...]:
     """A wall of boxes around z, leaning out by ``lean`` radians."""
-    geoms = []
-    wide = (radius + np.tan(lean) * (high - low) / 2) * np.tan(np.pi / count) * 1.04
-    for n in range(count):
-        a = 2 * np.pi * n / count
-        out = radius + np.tan(lean) * (high - low) / 2
-        R = rotvec_to_matrix(np.array([0, 0, a])) @ rotvec_to_matrix(np.array([0, lean, 0]))
-        T = transform(np.array([out * np.cos(a), out * np.sin(a), (low + high) / 2]), R)
-        geoms.append(Geom(kind="box", size=(thick / 2, wide, (high - low) / 2 / np.cos(lean)), T_body_geom=T))
-    return tuple(geoms)
+    out = radius + np.tan(lean) * (high - low) / 2
+    size = (thick / 2, out * np.tan(np.pi / count) * 1.04, (high - low) / 2 / np.cos(lean))
+    angles = 2 * np.pi * np.arange(count) / count
+    R = rotvec_to_matrix(np.stack([0 * angles, 0 * angles, angles], axis=1)) @ rotvec_to_matrix(np.array([0, lean, 0]))
+    at = np.stack([out * np.cos(angles), out * np.sin(angles), np.full(count, (low + high) / 2)], axis=1)
+    return tuple(Geom(kind="box", size=size, T_body_geom=T) for T in transform(at, R))
 
 
 def cup(rng: np.random.Generator, color: str) -> Thing:
@@ -217,7 +214,9 @@ def bowl(rng: np.random.Generator, color: str) -> Thing:
     profile = [[0, -h], [foot, -h], [rim, h], [rim - wall, h], [foot - wall, -h + wall], [0, -h + wall]]
     mesh = revolve(np.array(profile), paint, texture=_coat(rng, paint))
     floor = Geom(kind="cylinder", size=(foot, wall / 2), T_body_geom=place(0, 0, -h + wall / 2))
-    walls = _ring(foot - wall / 2, -h, h, wall, lean=lean, count=14)
+    thick = wall * np.cos(lean)
+    dip = thick / 2 * np.sin(lean)  # a leaning wall is thick downwards too: it must not stand below the foot
+    walls = _ring(foot - wall / 2 + dip * np.tan(lean), -h + dip, h, thick, lean=lean, count=14)
     thing = _single(rng, f"{color} bowl", "bowl", (mesh,), (floor, *walls), (rim, rim, h), 3e-4, 0.0)
     return thing
 

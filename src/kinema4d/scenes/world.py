@@ -15,13 +15,16 @@ from kinema4d.geometry.mesh import Mesh
 from kinema4d.geometry.raster import Light
 from kinema4d.geometry.se3 import matrix_to_quaternion, place, quaternion_to_matrix
 from kinema4d.robot.model import Robot
+from kinema4d.scenes.hand import hand_links
 from kinema4d.scenes.physics import ROBOT, THING, add_robot, mujoco_module, set_configuration
 from kinema4d.scenes.shapes import joined
 from kinema4d.scenes.things import Body, Thing
 from kinema4d.types import Camera
 
-TIMESTEP = 0.0025
+TIMESTEP = 0.004
 """Seconds per physics step."""
+HARD = (0.999, 0.999, 0.001, 0.5, 2.0)
+"""Impedance of the dry friction of joints: MuJoCo's own is so soft that a leaning lever creeps."""
 SETTLE = 0.3
 """Seconds that things get to come to rest before an episode begins."""
 
@@ -71,20 +74,27 @@ class World:
         self.link_ids = np.array([self.model.body(f"robot/{name}").id for name in scene.robot.link_names], int)
         self.actuators = np.array([self.model.actuator(f"robot/{n}").id for n in scene.robot.joint_names], int)
         self.q_addresses = np.array([self.model.joint(f"robot/{n}").qposadr[0] for n in scene.robot.joint_names], int)
+        self._rest: np.ndarray | None = None
         self.reset()
 
     def reset(self) -> None:
         """Back to the start, with everything at rest."""
-        self.mj.mj_resetData(self.model, self.data)
-        set_configuration(self.model, self.data, self.scene.robot, self.scene.q_start, prefix="robot/")
-        for thing in self.scene.things:
-            for body in thing.bodies:
-                if body.joint in ("slide", "hinge"):
-                    self.data.qpos[self.model.joint(f"{thing.name}/{body.name}").qposadr[0]] = body.start
-        for _ in range(round(SETTLE / TIMESTEP)):
-            self.mj.mj_step(self.model, self.data)
-        self.data.time = 0.0
-        self.mj.mj_forward(self.model, self.data)
+        mj, model, data = self.mj, self.model, self.data
+        whole = int(mj.mjtState.mjSTATE_INTEGRATION)
+        mj.mj_resetData(model, data)
+        if self._rest is None:
+            set_configuration(model, data, self.scene.robot, self.scene.q_start, prefix="robot/")
+            for thing in self.scene.things:
+                for body in thing.bodies:
+                    if body.joint in ("slide", "hinge"):
+                        data.qpos[model.joint(f"{thing.name}/{body.name}").qposadr[0]] = body.start
+            for _ in range(round(SETTLE / TIMESTEP)):
+                mj.mj_step(model, data)
+            data.time = 0.0
+            self._rest = np.empty(mj.mj_stateSize(model, whole))
+            mj.mj_getState(model, data, self._rest, whole)
+        mj.mj_setState(model, data, self._rest, whole)
+        mj.mj_forward(model, data)
 
     def run(self, q_path: Float[np.ndarray, "n dof"], every: int) -> Float[np.ndarray, "t p"]:
         """Drive the servos along ``q_path``, one row per physics step; returns qpos at the start and after every
@@ -121,9 +131,11 @@ class World:
         return qpos[:, self.model.joint(f"{thing.name}/{body.name}").qposadr[0]]
 
     def gaps(self, qpos: Float[np.ndarray, "t p"], thing: Thing, *, most: float = 0.2) -> Float[np.ndarray, " t"]:
-        """Distance between the robot and a thing in each state, metres, at most ``most``; negative where they overlap."""
+        """Distance between the robot's hand and a thing in each state, metres, at most ``most``; negative where they
+        overlap."""
         mj, model, data = self.mj, self.model, self.data
-        robot = [g for g in range(model.ngeom) if model.geom_bodyid[g] in set(self.link_ids) and model.geom_contype[g]]
+        hand = {model.body(f"robot/{link}").id for link in hand_links(self.scene.robot)}
+        robot = [g for g in range(model.ngeom) if model.geom_bodyid[g] in hand and model.geom_contype[g]]
         own = {model.body(f"{thing.name}/{body.name}").id for body in thing.bodies}
         parts = [g for g in range(model.ngeom) if model.geom_bodyid[g] in own and model.geom_contype[g]]
         found = np.full(len(qpos), most)
@@ -135,7 +147,7 @@ class World:
                 for b in parts:
                     bound = model.geom_rbound[a] + model.geom_rbound[b] + found[t]
                     apart = data.geom_xpos[a] - data.geom_xpos[b]
-                    if apart @ apart < bound * bound:
+                    if apart @ apart < bound * bound and bound > 0:
                         found[t] = min(found[t], mj.mj_geomDistance(model, data, a, b, found[t], line))
         return found
 
@@ -165,7 +177,20 @@ class World:
             for i, link in enumerate(scene.robot.link_names):
                 own = tuple(v.mesh for v in scene.robot.visuals if v.link == i)
                 self._add_meshes(spec, spec.body(f"robot/{link}"), f"robot/{link}", own)
+            self._add_eyes(spec)
         return spec
+
+    def _add_eyes(self, spec: Any) -> None:
+        """The scene's camera, as ``main``, and its sun, as MuJoCo has them."""
+        scene, camera = self.scene, self.scene.camera
+        T = camera.poses(1)[0] @ np.diag([1.0, -1.0, -1.0, 1.0])  # MuJoCo's cameras look along -z
+        fovy = 2 * np.arctan2(camera.height / 2, camera.K[1, 1])
+        spec.worldbody.add_camera(
+            name="main", pos=T[:3, 3], quat=matrix_to_quaternion(T[:3, :3]), fovy=float(np.degrees(fovy))
+        )
+        sun = np.array(scene.light.direction_world)
+        spec.worldbody.add_light(pos=3 * sun, dir=-sun, type=self.mj.mjtLightType.mjLIGHT_DIRECTIONAL, castshadow=True)
+        spec.visual.map.znear, spec.visual.map.zfar, spec.stat.extent = 0.01, 20.0, 1.0
 
     def _add_thing(self, spec: Any, thing: Thing, visuals: bool) -> None:
         mj, made = self.mj, []
@@ -189,6 +214,9 @@ class World:
                     conaffinity=ROBOT | THING,
                     friction=[thing.friction, 0.005, 0.0005 if geom.kind == "sphere" else 0.0001],
                     condim=6 if geom.kind == "sphere" else 4,
+                    # A bead that falls must not go through the ground of a cup: its contacts are hard, and it decides.
+                    solref=[2 * TIMESTEP if geom.kind == "sphere" else 0.02, 1.0],
+                    solmix=1e3 if geom.kind == "sphere" else 1.0,
                     group=3,
                 )  # fmt: skip
             if visuals:
@@ -203,6 +231,7 @@ class World:
             node.add_joint(
                 name=name, type=kind, axis=body.axis, range=body.range, limited=mj.mjtLimited.mjLIMITED_TRUE,
                 frictionloss=body.hold, damping=2.0 if body.joint == "slide" else 0.01,
+                solimp_friction=HARD,
             )  # fmt: skip
 
     def _add_meshes(self, spec: Any, node: Any, name: str, meshes: tuple[Mesh, ...]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float32, UInt8, UInt32
 
-from kinema4d.geometry.mesh import Mesh, corner_normals, weld
+from kinema4d.geometry.mesh import Mesh, cluster, corner_normals
 from kinema4d.robot.model import Robot
 
 MAX_COLORS = 12
@@ -45,24 +45,6 @@ def pieces(robot: Robot, *, max_triangles: int | None = None) -> list[Piece]:
         for i, color in enumerate(colors):
             out.append(_piece(link, corners[which == i], color))
     return out
-
-
-def cluster(mesh: Mesh, cell: float) -> Mesh:
-    """Merge all vertices in each cube of side ``cell`` metres; crude, but never fails and needs no library."""
-    key = np.floor(mesh.vertices / cell)
-    _, group = weld(key)
-    n = int(group.max(initial=-1)) + 1
-    sums = np.stack([np.bincount(group, mesh.vertices[:, i], n) for i in range(3)], axis=1)
-    faces = group[mesh.faces]
-    a, b, c = faces.T
-    keep = np.flatnonzero((a != b) & (b != c) & (c != a))
-    # Two sheets that fall together leave the same triangle twice.
-    keep = keep[np.unique(np.sort(faces[keep], axis=1), axis=0, return_index=True)[1]]
-    return Mesh(
-        vertices=sums / np.bincount(group, minlength=n)[:, None],
-        faces=faces[keep].astype(np.int32),
-        colors=mesh.colors[keep],
-    )
 
 
 def few_colors(colors: UInt8[np.ndarray, "f 3"]) -> tuple[list[tuple[int, int, int]], np.ndarray]:
