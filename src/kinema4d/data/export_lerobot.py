@@ -34,6 +34,7 @@ from kinema4d.data.lerobot_files import (
 )
 from kinema4d.data.lerobot_stats import Stats, combine, image_stats, vector_stats
 from kinema4d.data.meta_file import version
+from kinema4d.data.video import h264_pixels
 from kinema4d.files import whole_folder
 from kinema4d.types import Episode
 
@@ -225,7 +226,6 @@ def _features(plan: _Plan, shape: _Shape, known: bool) -> dict[str, dict[str, An
     for key, names in {"observation.state": shape.states, "action": shape.actions}.items():
         if names:
             features[key] = {"dtype": "float32", "shape": [len(names)], "names": list(names)}
-    odd = plan.height % 2 or plan.width % 2
     for key in plan.keys:
         features[key] = {
             "dtype": "video",
@@ -235,7 +235,7 @@ def _features(plan: _Plan, shape: _Shape, known: bool) -> dict[str, dict[str, An
                 "video.height": plan.height,
                 "video.width": plan.width,
                 "video.codec": "h264",
-                "video.pix_fmt": "yuv444p" if odd else "yuv420p",
+                "video.pix_fmt": h264_pixels(plan.height, plan.width),
                 "video.is_depth_map": False,
                 "video.fps": _rate(plan.fps),
                 "video.channels": 3,

@@ -17,13 +17,17 @@ import numpy as np
 from av.codec.context import Flags, ThreadType
 from av.error import FFmpegError
 from av.video.frame import VideoFrame
-from av.video.reformatter import ColorRange, Colorspace, Interpolation
+from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
 from av.video.stream import VideoStream
 from PIL import Image, UnidentifiedImageError
 
 H264 = {"crf": "16", "preset": "fast", "mbtree": "0"}
 """Constant quality, visually lossless. Macroblock-tree rate control saves a quarter of the bytes, but
 gave different ones on each run (x264 core 165), even with one thread."""
+SMALL_H264 = {**H264, "preset": "ultrafast"}
+"""For small pictures: a third of the time and one decibel better (41.3 against 39.8 dB at 96x144), at twice the bytes."""
+SMALL_PIXELS = 256 * 256
+"""Pictures up to this size keep their colour resolution: halving it costs 5 dB at 96x144, and nearly no bytes."""
 FFV1 = {"level": "3", "g": "1"}
 """Version 3, every frame on its own: on depth that costs under 1 % and damage does not spread."""
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -45,10 +49,15 @@ def frame_rate(fps: float) -> Fraction:
 def write_h264(path: str | Path, images: Iterable[np.ndarray], fps: Fraction) -> int:
     """Write RGB frames, uint8 [h,w,3], as an mp4 that browsers play; returns how many.
 
-    Pixels are yuv420p, which halves colour resolution and needs even sizes; an odd size is stored as
-    yuv444p (which some hardware players refuse) rather than padded, so that the size is exact.
+    Pixels are yuv420p, which halves colour resolution and needs even sizes; small pictures keep it, and an odd
+    size is not padded: those are yuv444p (which some hardware players refuse).
     """
     return _encode(Path(path), images, fps, "libx264", {("uint8", 3): "rgb24"}, H264)
+
+
+def h264_pixels(height: int, width: int) -> str:
+    """The pixel format in which :func:`write_h264` stores pictures of a size."""
+    return "yuv444p" if height * width <= SMALL_PIXELS or height % 2 or width % 2 else "yuv420p"
 
 
 def write_ffv1(path: str | Path, images: Iterable[np.ndarray], fps: Fraction) -> int:
@@ -69,7 +78,7 @@ def read(path: str | Path, *, count: int, frames: slice | None = None) -> np.nda
     if not path.is_file():
         raise ValueError(f"{path} is missing: expected a video of {count} frames, found none")
     out: np.ndarray | None = None
-    found = 0
+    found, reformatter = 0, VideoReformatter()
     try:
         with av.open(str(path)) as container:
             stream = container.streams.video[0]
@@ -81,7 +90,7 @@ def read(path: str | Path, *, count: int, frames: slice | None = None) -> np.nda
                 if frame.is_corrupt:
                     raise ValueError(f"frame {found} is damaged")
                 if found in wanted:
-                    image = _pixels(frame)
+                    image = _pixels(frame, reformatter)
                     out = np.empty((len(wanted), *image.shape), image.dtype) if out is None else out
                     out[wanted.index(found)] = image
                 found += 1
@@ -141,24 +150,25 @@ def _encode(
     formats: dict[tuple[str, int], str],
     options: dict[str, str],
 ) -> int:
-    shape, dtype, count = (), None, 0
+    shape, dtype, source, count = (), None, "", 0
+    reformatter = VideoReformatter()  # one for all frames: setting it up takes longer than a small frame
     with av.open(str(path), "w", options={"fflags": "+bitexact"}) as container:
         stream = cast(VideoStream, container.add_stream(codec, rate=fps, options=options))
         context = stream.codec_context
         for image in images:
-            source = formats.get((str(image.dtype), image.ndim))
-            if source is None or (image.ndim == 3 and image.shape[2] != 3):
-                allowed = ", ".join(f"{kind} {'[h,w]' if ndim == 2 else '[h,w,3]'}" for kind, ndim in formats)
-                raise ValueError(f"{path} takes frames of {allowed}; got {image.dtype} {list(image.shape)}")
             if count == 0:
                 shape, dtype = image.shape, image.dtype
+                source = formats.get((str(image.dtype), image.ndim))
+                if source is None or (image.ndim == 3 and image.shape[2] != 3):
+                    allowed = ", ".join(f"{kind} {'[h,w]' if ndim == 2 else '[h,w,3]'}" for kind, ndim in formats)
+                    raise ValueError(f"{path} takes frames of {allowed}; got {image.dtype} {list(image.shape)}")
                 stream.height, stream.width = shape[:2]
                 context.time_base = 1 / fps
                 context.thread_count, context.thread_type = THREADS, ThreadType.AUTO
                 context.flags |= Flags.bitexact
                 if source == "rgb24":
-                    odd = shape[0] % 2 or shape[1] % 2
-                    stream.pix_fmt = "yuv444p" if odd else "yuv420p"
+                    stream.pix_fmt = h264_pixels(*shape[:2])
+                    context.options = SMALL_H264 if shape[0] * shape[1] <= SMALL_PIXELS else H264
                     # Untagged colours are guessed by players from the image size: say it.
                     context.colorspace, context.color_range = Colorspace.ITU709, ColorRange.MPEG
                     context.color_primaries = context.color_trc = 1
@@ -167,10 +177,13 @@ def _encode(
                     # FFV1 refuses slices thinner than a pixel.
                     context.options = {**options, "slices": str(THREADS if min(shape[:2]) > 1 else 1)}
             if image.shape != shape or image.dtype != dtype:
-                raise ValueError(f"{path}: frame {count} is {list(image.shape)}, the first was {list(shape)}")
+                raise ValueError(
+                    f"{path}: frame {count} is {image.dtype} {list(image.shape)}, the first was {dtype} {list(shape)}"
+                )
             frame = VideoFrame.from_ndarray(image, format=source)
             if source == "rgb24":
-                frame = frame.reformat(
+                frame = reformatter.reformat(
+                    frame,
                     format=stream.pix_fmt,
                     dst_colorspace=Colorspace.ITU709,
                     dst_color_range=ColorRange.MPEG,
@@ -187,13 +200,13 @@ def _encode(
     return count
 
 
-def _pixels(frame: VideoFrame) -> np.ndarray:
+def _pixels(frame: VideoFrame, reformatter: VideoReformatter) -> np.ndarray:
     """The frame as an array; grey and RGB are views into the frame, not copies."""
     name = frame.format.name
     if name == "gbrp16le":
         return frame.to_ndarray()
     if name not in ("gray", "gray16le"):
-        frame = frame.reformat(format="rgb24", src_colorspace=frame.colorspace, interpolation=_TO_RGB)
+        frame = reformatter.reformat(frame, format="rgb24", src_colorspace=frame.colorspace, interpolation=_TO_RGB)
     plane = frame.planes[0]
     dtype = np.dtype(np.uint16 if name == "gray16le" else np.uint8)
     channels = 1 if name in ("gray", "gray16le") else 3

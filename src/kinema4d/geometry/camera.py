@@ -45,18 +45,12 @@ def from_depth(K: np.ndarray, depth: Float[np.ndarray, "t h w"], valid: Bool[np.
 def off_ray_px(K: Float[np.ndarray, "3 3"], pointmap: Pointmap) -> float:
     """How far, in pixels, the worst point lies from the ray of its own pixel centre; infinite where a point is
     not finite or not in front of the camera."""
-    worst = 0.0
-    for xyz, seen in zip(pointmap.points, pointmap.valid, strict=True):  # by frame: whole sequences do not fit caches
-        v, u = np.nonzero(seen)
-        x, y, z = xyz[v, u].astype(np.float64).T
-        if len(z) == 0:
-            continue
-        if not (np.isfinite(x).all() and np.isfinite(y).all() and (z > 0).all() and np.isfinite(z).all()):
-            return np.inf
-        du = (K[0, 0] * x + K[0, 1] * y) / z + K[0, 2] - u
-        dv = K[1, 1] * y / z + K[1, 2] - v
-        worst = max(worst, float(np.abs(du).max()), float(np.abs(dv).max()))
-    return worst
+    from kinema4d.geometry import camera_kernels  # compiled code loads late: cameras alone do without
+
+    K = np.asarray(K, np.float64)
+    return camera_kernels.off_ray(
+        np.ascontiguousarray(pointmap.points), np.ascontiguousarray(pointmap.valid), K[0, 0], K[0, 1], K[0, 2], K[1, 1], K[1, 2]
+    )  # fmt: skip
 
 
 def load_camera(path: str | Path) -> Camera:

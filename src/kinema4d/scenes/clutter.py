@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Float
 
+from kinema4d.geometry.camera import T_camera_world
+from kinema4d.geometry.raster import assemble, rasterize
 from kinema4d.scenes.hand import Hand
+from kinema4d.scenes.joint_tasks import moving_frame
 from kinema4d.scenes.path import Commands
 from kinema4d.scenes.reach import Reach
 from kinema4d.scenes.tasks import Cast, CrowdedError, at, colors, pick_maker, put
@@ -19,6 +23,10 @@ SCENARIOS: dict[str, str] = {
 """Every scenario."""
 NEAR_M = 0.05
 """How near the distractors of a cluttered scene are, surface to surface."""
+HIDDEN = (0.05, 0.85)
+"""How much of the target the thing before it hides in a dynamic scene: a part that counts, and not all."""
+ROUND = ("can", "ball", "bottle", "cup", "bowl", "mark")
+"""Things that stand on a disc; the others stand on a rectangle."""
 CLEAR_M = 0.012
 """How far they stay from the way of the fingers."""
 
@@ -59,7 +67,11 @@ def _fitting(
             else:
                 x, y = rng.uniform(-reach.depth - 0.05, reach.depth + 0.1), rng.uniform(-1, 1) * (reach.breadth + 0.08)
                 thing = put(made, x, y, yaw=rng.uniform(-np.pi, np.pi))
-            if _free(thing, taken) and _clear(thing, cast, reach.hand, commands):
+            if scenario == "cluttered" and surface_gap(cast.target, thing) > NEAR_M:
+                continue
+            if not (_free(thing, taken) and _clear(thing, cast, reach.hand, commands)):
+                continue
+            if scenario == "cluttered" or n or HIDDEN[0] <= hidden_share(cast.target, thing, camera) <= HIDDEN[1]:
                 return thing
     raise CrowdedError(f"found no room for distractor {n + 1}")
 
@@ -80,6 +92,39 @@ def _before(rng: np.random.Generator, target: Thing, thing: Thing, camera: Camer
     far = target.radius + thing.radius + rng.uniform(0.02, 0.07)
     px, py = np.array([x, y]) + far * towards + rng.uniform(-0.8, 0.8) * target.half[0] * across
     return put(thing, px, py, yaw=rng.uniform(-np.pi, np.pi))
+
+
+def surface_gap(a: Thing, b: Thing) -> float:
+    """Distance between the footprints of two things on the table, metres; a drawer or a door counts as its cabinet."""
+    return float(min(_beyond(a, _outline(b)).min(), _beyond(b, _outline(a)).min()))
+
+
+def _outline(thing: Thing) -> Float[np.ndarray, "n 2"]:
+    """Corners of its footprint."""
+    x, y = thing.half[:2]
+    turn = np.linspace(0, 2 * np.pi, 32, endpoint=False)
+    corners = np.array([[x, y], [-x, y], [-x, -y], [x, -y]])
+    points = x * np.stack([np.cos(turn), np.sin(turn)], axis=1) if thing.kind in ROUND else corners
+    return points @ thing.T_world_thing[:2, :2].T + at(thing)[:2]
+
+
+def _beyond(thing: Thing, points: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, " n"]:
+    """How far points on the table are from its footprint."""
+    local = (points - at(thing)[:2]) @ thing.T_world_thing[:2, :2]
+    if thing.kind in ROUND:
+        return np.maximum(np.hypot(*local.T) - thing.half[0], 0)
+    return np.hypot(*np.maximum(np.abs(local) - thing.half[:2], 0).T)
+
+
+def hidden_share(target: Thing, thing: Thing, camera: Camera) -> float:
+    """Share of the target's pixels that a thing hides from the camera at the start."""
+    frames = [target.T_world_thing, *(moving_frame(target, b.start) for b in target.bodies[1:]), thing.T_world_thing]
+    parts = [(mesh, n) for n, body in enumerate((*target.bodies, *thing.bodies)) for mesh in body.meshes]
+    own = [(mesh, n) for mesh, n in parts if n < len(target.bodies)]
+    Ts = T_camera_world(camera, 1)[:, None] @ np.stack(frames)
+    alone, both = (rasterize(assemble(p), Ts, camera, threads=1) for p in (own, parts))
+    seen = (both.valid & (both.ids <= len(target.bodies))).sum()
+    return 1.0 - float(seen) / max(float(alone.valid.sum()), 1.0)
 
 
 def _free(thing: Thing, taken: list[Thing]) -> bool:
