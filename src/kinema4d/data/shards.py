@@ -108,7 +108,10 @@ class Sample:
         # All depths there can be, to pick from: exact as the store has it, and faster than float64 on every pixel.
         table = (self.offset + (np.arange(65536) - 1.0) * self.scale).astype(np.float32)
         table[0] = 0
-        return np.take(table, codes, out=out, mode="clip")
+        out = np.empty(codes.shape, np.float32) if out is None else out
+        for code, z in zip(codes, out, strict=True):  # by frame: NumPy copies indices to eight bytes each
+            np.take(table, code, out=z, mode="clip")
+        return out
 
     def points(self) -> Float[np.ndarray, "t h w 3"]:
         """Points in the camera frame in metres, float32, 0 where not valid."""

@@ -218,6 +218,18 @@ def _fill_all(
 
 
 @njit(cache=True, nogil=True)
+def _light_axes(lx, ly, lz):
+    """Two unit directions across the light and across each other."""
+    if abs(lz) < 0.9:
+        ax, ay, az = ly, -lx, 0.0
+    else:
+        ax, ay, az = 0.0, lz, -ly
+    n = np.sqrt(ax * ax + ay * ay + az * az)
+    ax, ay, az = ax / n, ay / n, az / n
+    return ax, ay, az, ly * az - lz * ay, lz * ax - lx * az, lx * ay - ly * ax
+
+
+@njit(cache=True, nogil=True)
 def _shadow_map(
     vertices, spans, seen, faces, face_body, Ts, K, light, screen, cells, some, front, back, depth, triangle_buffer, view
 ):  # fmt: skip
@@ -227,13 +239,7 @@ def _shadow_map(
     and texels per metre (9). Depth is distance towards the light, plus one: larger is nearer to it."""
     size = depth.shape[0]
     lx, ly, lz = light[0], light[1], light[2]
-    if abs(lz) < 0.9:
-        ax, ay, az = ly, -lx, 0.0
-    else:
-        ax, ay, az = 0.0, lz, -ly
-    n = np.sqrt(ax * ax + ay * ay + az * az)
-    ax, ay, az = ax / n, ay / n, az / n
-    bx, by, bz = ly * az - lz * ay, lz * ax - lx * az, lx * ay - ly * ax
+    ax, ay, az, bx, by, bz = _light_axes(lx, ly, lz)
     low_a = low_b = low_d = np.inf
     high_a = high_b = -np.inf
     corner = np.empty((1, 3))
@@ -377,33 +383,92 @@ def _shade(
 
 @njit(cache=True, nogil=True)
 def _still_looks(
-    faces, face_body, colors, normals, uvs, face_texture, texels, texture_shape, vertices, Ts, K, light,
-    w_buffer, triangle_buffer, looks,
+    faces, face_body, labels, colors, normals, uvs, face_texture, texels, texture_shape, vertices, Ts, K, light, ambient,
+    w_buffer, triangle_buffer, points, valid, ids, rgb, looks, shaded,
 ):  # fmt: skip
-    """Base colour, normal and cosine of every pixel of what stands still, to be lit anew in every frame."""
+    """What stands still, drawn without shadows, and per pixel what shadows need: base colour, cosine towards the light,
+    the point and its normal along the light's axes, and how the surface falls away from the light."""
     corners = np.empty((3, 3))
+    ax, ay, az, bx, by, bz = _light_axes(light[0], light[1], light[2])
     for row in range(w_buffer.shape[0]):
         ray_y = (row - K[1, 2]) / K[1, 1]
         for column in range(w_buffer.shape[1]):
-            if w_buffer[row, column] > 0.0:
-                z = 1.0 / w_buffer[row, column]
-                x = (column - K[0, 2] - K[0, 1] * ray_y) / K[0, 0] * z
-                found = _surface(
-                    x, ray_y * z, z, np.uintp(triangle_buffer[row, column]), faces, vertices, corners, normals,
-                    face_body, Ts, colors, uvs, face_texture, texels, texture_shape, light,
-                )  # fmt: skip
-                for n in range(7):
-                    looks[row, column, n] = found[n]
+            looks[row, column, 3] = 0.0
+            if not w_buffer[row, column] > 0.0:
+                continue
+            f = np.uintp(triangle_buffer[row, column])
+            z = 1.0 / w_buffer[row, column]
+            x, y = (column - K[0, 2] - K[0, 1] * ray_y) / K[0, 0] * z, ray_y * z
+            points[row, column, 0], points[row, column, 1], points[row, column, 2] = x, y, z
+            valid[row, column], ids[row, column] = True, labels[face_body[f]]
+            if not shaded:
+                continue
+            red, green, blue, cx, cy, cz, lambert = _surface(
+                x, y, z, f, faces, vertices, corners, normals, face_body, Ts, colors, uvs, face_texture, texels,
+                texture_shape, light,
+            )  # fmt: skip
+            brightness = ambient + (1.0 - ambient) * max(lambert, 0.0)
+            rgb[row, column, 0] = np.uint8(min(brightness * red + 0.5, 255.0))
+            rgb[row, column, 1] = np.uint8(min(brightness * green + 0.5, 255.0))
+            rgb[row, column, 2] = np.uint8(min(brightness * blue + 0.5, 255.0))
+            look = looks[row, column]
+            look[0], look[1], look[2], look[3] = red, green, blue, lambert
+            look[4], look[5] = ax * x + ay * y + az * z, bx * x + by * y + bz * z
+            look[6] = light[0] * x + light[1] * y + light[2] * z
+            look[7], look[8] = ax * cx + ay * cy + az * cz, bx * cx + by * cy + bz * cz
+            look[9] = light[0] * cx + light[1] * cy + light[2] * cz
+            if lambert > 0.0:
+                look[10] = min(np.sqrt(max(1.0 - lambert * lambert, 0.0)) / lambert, 6.0)
+
+
+@njit(cache=True, nogil=True)
+def _still_shadows(looks, ambient, depth, view, highest, triangle_buffer, still_face, rgb):
+    """Darken what stands still where something now keeps the light off. ``highest`` is scratch: the largest depth in
+    and around each 8x8 texels, one look at which tells for most pixels that nothing does."""
+    size = depth.shape[0]
+    blocks = highest.shape[0]
+    for r in range(blocks):
+        for c in range(blocks):
+            most = 0.0
+            for y in range(max(8 * r - 1, 0), min(8 * r + 9, size)):
+                for x in range(max(8 * c - 1, 0), min(8 * c + 9, size)):
+                    most = max(most, depth[y, x])
+            highest[r, c] = most
+    scale = view[9]
+    lift = 1.5 / scale
+    for row in range(rgb.shape[0]):
+        y = np.uintp(row)
+        for column in range(rgb.shape[1]):
+            x = np.uintp(column)
+            lambert = looks[y, x, 3]
+            if lambert <= 0.0 or triangle_buffer[y, x] < still_face:
+                continue
+            u = (looks[y, x, 4] + lift * looks[y, x, 7] - view[6]) * scale + 2.0
+            v = (looks[y, x, 5] + lift * looks[y, x, 8] - view[7]) * scale + 2.0
+            if u < 1.0 or v < 1.0 or u >= size - 1.0 or v >= size - 1.0:
+                continue
+            c, r = int(u), int(v)
+            d = looks[y, x, 6] + lift * looks[y, x, 9] - view[8] + 1.0 + lift * looks[y, x, 10]
+            if highest[np.uintp(r >> 3), np.uintp(c >> 3)] <= d:
+                continue
+            reached = 0
+            for b in range(r - 1, r + 2):
+                for a in range(c - 1, c + 2):
+                    reached += int(depth[np.uintp(b), np.uintp(a)] <= d)
+            if reached < 9:
+                brightness = ambient + (1.0 - ambient) * lambert * (reached / 9.0)
+                for n in range(3):
+                    rgb[y, x, n] = np.uint8(min(brightness * looks[y, x, n] + 0.5, 255.0))
 
 
 @njit(cache=True, nogil=True)
 def _resolve(
     faces, face_body, labels, colors, normals, uvs, face_texture, texels, texture_shape, vertices,
     Ts, K, light, ambient, shadowed, shadow_depth, shadow_view, w_buffer, triangle_buffer, left, right, top, bottom,
-    still_face, looks, points, valid, ids, rgb, shaded,
+    still_face, points, valid, ids, rgb, shaded,
 ):  # fmt: skip
     """One frame from the depth buffer to the output, and the depth buffer back to empty. Triangles from
-    ``still_face`` on stand still, and their ``looks`` are known."""
+    ``still_face`` on stand still and are drawn already."""
     corners = np.empty((3, 3))
     for row in range(top, bottom + 1):
         ray_y = (row - K[1, 2]) / K[1, 1]
@@ -413,6 +478,9 @@ def _resolve(
             w = w_buffer[y, x]
             if w > 0.0:
                 f = np.uintp(triangle_buffer[y, x])
+                w_buffer[y, x] = 0.0
+                if f >= still_face:
+                    continue
                 z_eye = 1.0 / w
                 y_eye = ray_y * z_eye
                 x_eye = (column - K[0, 2] - K[0, 1] * ray_y) / K[0, 0] * z_eye
@@ -421,13 +489,7 @@ def _resolve(
                 points[y, x, 2] = z_eye
                 valid[y, x] = True
                 ids[y, x] = labels[np.uintp(face_body[f])]
-                w_buffer[y, x] = 0.0
-                if shaded and f >= still_face:
-                    _shade(
-                        x_eye, y_eye, z_eye, looks[y, x, 0], looks[y, x, 1], looks[y, x, 2], looks[y, x, 3], looks[y, x, 4],
-                        looks[y, x, 5], looks[y, x, 6], light, ambient, shadowed, shadow_depth, shadow_view, rgb, y, x,
-                    )  # fmt: skip
-                elif shaded:
+                if shaded:
                     red, green, blue, cx, cy, cz, lambert = _surface(
                         x_eye, y_eye, z_eye, f, faces, vertices, corners, normals, face_body, Ts, colors, uvs, face_texture,
                         texels, texture_shape, light,
@@ -474,13 +536,25 @@ def render(
     shadow_view = np.empty(10)
     still_w = np.zeros((1, 1))
     still_triangles = np.empty((1, 1), np.int32)
-    looks = np.empty((1, 1, 7))
+    still_points = np.zeros((1, 1, 3), np.float32)
+    still_valid = np.zeros((1, 1), np.bool_)
+    still_ids = np.zeros((1, 1), np.uint16)
+    still_rgb = np.zeros((1, 1, 3), np.uint8)
+    looks = np.empty((1, 1, 11), np.float32)
+    blocks = (max(shadow_size, 1) + 7) // 8
+    highest = np.zeros((blocks, blocks))
     still_box = np.array([width, -1, height, -1])
     still_face = faces.shape[0]
-    if still < spans.shape[0] and first < frames:  # drawn once, and put under every frame
+    stills = still < spans.shape[0] and first < frames
+    if stills:  # drawn once, and put under every frame
         still_face = spans[still, 3]
         still_w = np.zeros((height, width))
         still_triangles = np.empty((height, width), np.int32)
+        still_points = np.zeros((height, width, 3), np.float32)
+        still_valid = np.zeros((height, width), np.bool_)
+        still_ids = np.zeros((height, width), np.uint16)
+        still_rgb = np.zeros((height, width, 3), np.uint8)
+        looks = np.zeros((height, width, 11), np.float32)
         Ts = Ts_camera_body[first]
         for n in range(spans.shape[0]):
             seen[n] = n >= still and _in_view(spheres, n, Ts, spans[n, 2], K, near, height, width)
@@ -490,12 +564,11 @@ def render(
             vertices, spans, seen, faces, face_body, Ts, K, near, height, width, screen, cells, some, front, back,
             still_w, still_triangles, still_box,
         )  # fmt: skip
-        if shaded:
-            looks = np.empty((height, width, 7))
-            _still_looks(
-                faces, face_body, colors, normals, uvs, face_texture, texels, texture_shape, vertices, Ts, K,
-                light_camera[first], still_w, still_triangles, looks,
-            )  # fmt: skip
+        _still_looks(
+            faces, face_body, labels, colors, normals, uvs, face_texture, texels, texture_shape, vertices, Ts, K,
+            light_camera[first], ambient, still_w, still_triangles, still_points, still_valid, still_ids, still_rgb,
+            looks, shaded,
+        )  # fmt: skip
     for t in range(first, frames, stride):
         Ts = Ts_camera_body[t]
         if shadowed:
@@ -503,9 +576,14 @@ def render(
                 cast_vertices, cast_spans, every, cast_faces, cast_body, Ts, K, light_camera[t], screen, cells,
                 some, front, back, shadow_depth, shadow_triangles, shadow_view,
             )  # fmt: skip
-        if still < spans.shape[0]:
+        if stills:
             w_buffer[:] = still_w
             triangle_buffer[:] = still_triangles
+            points[t] = still_points
+            valid[t] = still_valid
+            ids[t] = still_ids
+            if shaded:
+                rgb[t] = still_rgb
         for n in range(spans.shape[0]):
             seen[n] = n < still and _in_view(spheres, n, Ts, spans[n, 2], K, near, height, width)
             if seen[n]:
@@ -514,14 +592,16 @@ def render(
             vertices, spans, seen, faces, face_body, Ts, K, near, height, width, screen, cells, some, front, back,
             w_buffer, triangle_buffer, box,
         )  # fmt: skip
-        box[0], box[1] = min(box[0], still_box[0]), max(box[1], still_box[1])
-        box[2], box[3] = min(box[2], still_box[2]), max(box[3], still_box[3])
-        # Pixels of an older frame in a reused buffer lie inside the box that it left behind.
+        if stills and shadowed:
+            _still_shadows(looks, ambient, shadow_depth, shadow_view, highest, triangle_buffer, still_face, rgb[t])
+        left, right, top, bottom = box[0], box[1], box[2], box[3]
+        if not stills:  # pixels of an older frame in a reused buffer lie inside the box that it left behind
+            left, right = min(left, boxes[t, 0]), max(right, boxes[t, 1])
+            top, bottom = min(top, boxes[t, 2]), max(bottom, boxes[t, 3])
         _resolve(
             faces, face_body, labels, colors, normals, uvs, face_texture, texels, texture_shape, vertices,
             Ts, K, light_camera[t], ambient, shadowed, shadow_depth, shadow_view, w_buffer, triangle_buffer,
-            min(box[0], boxes[t, 0]), max(box[1], boxes[t, 1]), min(box[2], boxes[t, 2]), max(box[3], boxes[t, 3]),
-            still_face, looks, points[t], valid[t], ids[t], rgb[t if shaded else 0], shaded,
+            left, right, top, bottom, still_face, points[t], valid[t], ids[t], rgb[t if shaded else 0], shaded,
         )  # fmt: skip
-        for i in range(4):
-            boxes[t, i] = box[i]
+        boxes[t, 0], boxes[t, 1] = min(box[0], still_box[0]), max(box[1], still_box[1])
+        boxes[t, 2], boxes[t, 3] = min(box[2], still_box[2]), max(box[3], still_box[3])

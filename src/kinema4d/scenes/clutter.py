@@ -95,7 +95,8 @@ def _before(rng: np.random.Generator, target: Thing, thing: Thing, camera: Camer
 
 
 def surface_gap(a: Thing, b: Thing) -> float:
-    """Distance between the footprints of two things on the table, metres; a drawer or a door counts as its cabinet."""
+    """Distance between the footprints of two things on the table that do not overlap, metres; a drawer or a door counts
+    as its cabinet."""
     return float(min(_beyond(a, _outline(b)).min(), _beyond(b, _outline(a)).min()))
 
 

@@ -16,7 +16,7 @@ from kinema4d.robot.model import Robot
 from kinema4d.scenes.world import Scene
 from kinema4d.types import ROBOT_LABEL
 
-COARSE_M = 0.008
+COARSE_M = 0.012
 """Cells in which the robot is simplified before it throws shadows on a small picture, whose texels are larger."""
 FINE_ROWS = 200
 """Pictures with more rows get the shadows of the full surface."""

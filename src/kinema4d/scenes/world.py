@@ -70,6 +70,7 @@ class World:
         spec = self._spec(visuals)
         self.model = spec.compile()
         self.data = self.mj.MjData(self.model)
+        self._look = self.mj.MjData(self.model)  # to look at other states: what sleeps in it would not be moved
         self.body_ids = np.array([self.model.body(name).id for name in self.names], int)
         self.link_ids = np.array([self.model.body(f"robot/{name}").id for name in scene.robot.link_names], int)
         self.actuators = np.array([self.model.actuator(f"robot/{n}").id for n in scene.robot.joint_names], int)
@@ -114,11 +115,12 @@ class World:
         """World poses of all links of the robot, then of all bodies of things, for each row of ``qpos``."""
         ids = np.concatenate([self.link_ids, self.body_ids])
         Ts = np.tile(np.eye(4), (len(qpos), len(ids), 1, 1))
+        data = self._look
         for t, row in enumerate(qpos):
-            self.data.qpos[:] = row
-            self.mj.mj_kinematics(self.model, self.data)
-            Ts[t, :, :3, :3] = self.data.xmat[ids].reshape(-1, 3, 3)
-            Ts[t, :, :3, 3] = self.data.xpos[ids]
+            data.qpos[:] = row
+            self.mj.mj_kinematics(self.model, data)
+            Ts[t, :, :3, :3] = data.xmat[ids].reshape(-1, 3, 3)
+            Ts[t, :, :3, 3] = data.xpos[ids]
         return Ts
 
     def q_of(self, qpos: Float[np.ndarray, "t p"]) -> Float[np.ndarray, "t dof"]:
@@ -133,7 +135,7 @@ class World:
     def gaps(self, qpos: Float[np.ndarray, "t p"], thing: Thing, *, most: float = 0.2) -> Float[np.ndarray, " t"]:
         """Distance between the robot's hand and a thing in each state, metres, at most ``most``; negative where they
         overlap."""
-        mj, model, data = self.mj, self.model, self.data
+        mj, model, data = self.mj, self.model, self._look
         hand = {model.body(f"robot/{link}").id for link in hand_links(self.scene.robot)}
         robot = [g for g in range(model.ngeom) if model.geom_bodyid[g] in hand and model.geom_contype[g]]
         own = {model.body(f"{thing.name}/{body.name}").id for body in thing.bodies}
@@ -159,6 +161,8 @@ class World:
         spec.option.integrator = mj.mjtIntegrator.mjINT_IMPLICITFAST
         spec.option.cone = mj.mjtCone.mjCONE_ELLIPTIC
         spec.option.impratio = 10
+        # Things at rest sleep until they are touched: a third of the time with a full table.
+        spec.option.enableflags |= int(mj.mjtEnableBit.mjENBL_SLEEP)
         x0, y0, x1, y1 = scene.room.table
         spec.worldbody.add_geom(
             type=mj.mjtGeom.mjGEOM_BOX,
