@@ -38,6 +38,8 @@ class Kill:
 
     after_s: float
     """Seconds after the start of the process."""
+    hit: bool
+    """Whether it still ran."""
     listed: int
     """Episodes in the manifest by then."""
     finished: int
@@ -88,20 +90,41 @@ def prove(folder: Path, *, kills: int, episodes: int, seed: int) -> Proof:
     """Kill and go on, finish, and compare with a run that nobody killed."""
     proof, rng, root = Proof(episodes=episodes, kills=0), random.Random(seed), folder / "killed"
     proof.seconds = finish(folder / "calm", episodes)
-    # Most of a run is over quickly, so a kill is drawn within a part of the run that leaves work for the others.
-    while proof.kills < kills:
-        process, wait_s = start(root, episodes), rng.uniform(0.1, max(1.5, 2.5 * proof.seconds / kills))
-        try:
-            process.wait(wait_s)
-            break  # it was quicker; the rest of the kills has nothing to hit
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        proof.kills += 1
-        proof.moments.append(_look(root, wait_s))
+    for left in reversed(range(kills)):
+        # So many new episodes are waited for, and then a random time: a moment in start, physics, writing or listing,
+        # on a machine of any speed, and with something left for the kills that follow.
+        there = _finished(root)
+        more = rng.randint(0, max((episodes - there) // (left + 2), 1 if there + 2 * left < episodes else 0))
+        proof.moments.append(_kill(root, episodes, there + more, rng.uniform(0, 0.3 if more else 2.0)))
+    proof.kills = sum(moment.hit for moment in proof.moments)
     finish(root, episodes)
     proof.wrong = check(root, folder / "calm", episodes)
     return proof
+
+
+def _kill(root: Path, episodes: int, wanted: int, then_s: float) -> Kill:
+    process, begin = start(root, episodes), time.monotonic()
+    while process.poll() is None and _finished(root) < wanted:
+        time.sleep(0.005)
+    time.sleep(then_s)
+    after_s, hit = time.monotonic() - begin, process.poll() is None
+    if hit:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    manifest = root / "manifest.jsonl"
+    content = manifest.read_bytes() if manifest.exists() else b""
+    return Kill(
+        after_s=round(after_s, 3),
+        hit=hit,
+        listed=content.count(b"\n"),
+        finished=_finished(root),
+        leftovers=len(_leftovers(root)),
+        torn=bool(content) and not content.endswith(b"\n"),
+    )
+
+
+def _finished(root: Path) -> int:
+    return sum(not f.name.startswith(".") for f in (root / "episodes").iterdir()) if (root / "episodes").exists() else 0
 
 
 def check(root: Path, calm: Path, episodes: int) -> list[str]:
@@ -118,19 +141,6 @@ def check(root: Path, calm: Path, episodes: int) -> list[str]:
     ours, theirs = _contents(root), _contents(calm)
     wrong += [f"{name} differs" for name in sorted(set(ours) | set(theirs)) if ours.get(name) != theirs.get(name)]
     return wrong
-
-
-def _look(root: Path, after_s: float) -> Kill:
-    manifest, episodes = root / "manifest.jsonl", root / "episodes"
-    content = manifest.read_bytes() if manifest.exists() else b""
-    finished = [f for f in episodes.iterdir() if not f.name.startswith(".")] if episodes.exists() else []
-    return Kill(
-        after_s=round(after_s, 3),
-        listed=content.count(b"\n"),
-        finished=len(finished),
-        leftovers=len(_leftovers(root)),
-        torn=bool(content) and not content.endswith(b"\n"),
-    )
 
 
 def _leftovers(root: Path) -> list[Path]:

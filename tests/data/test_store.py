@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from fractions import Fraction
@@ -11,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_jobs import tiny
 
 from kinema4d import files
 from kinema4d.data import pointmap_file, video
 from kinema4d.data.store import load, read_meta, save
 from kinema4d.geometry.camera import from_depth, load_camera, off_ray_px
-from kinema4d.types import Arm, Camera, Clip, Control, Episode, Pointmap, Rollout, Trajectory
+from kinema4d.types import Arm, Camera, Clip, Commands, Control, Episode, Pointmap, Rollout, Trajectory
 
 T, H, W = 4, 24, 32
 
@@ -501,3 +503,168 @@ def test_not_a_clip_folder(tmp_path: Path) -> None:
         load(tmp_path / "f")
     with pytest.raises(ValueError, match="is not a kinema4d clip folder"):
         load(tmp_path)
+
+
+# ---------------------------------------------------------------------- what only episodes have
+
+
+def full_episode(frames: int = 12, rate: float = 3.0) -> Episode:
+    return tiny(seed=3, frames=frames, commands=replace(_told(frames, rate), fps=10.0 * rate), metric=False)
+
+
+def _told(frames: int, rate: float) -> Commands:
+    """Command i says when it was given, in frames."""
+    times = np.arange(round(frames * rate)) / rate
+    return Commands(values=times[:, None], names=("t",), fps=1.0, space="joint_position", convention="droid")
+
+
+def test_an_episode_keeps_everything(tmp_path: Path) -> None:
+    a = replace(full_episode(), camera_from="estimated", facts={"seed": 3, "deep": {"list": (1, None, True, 0.1)}})
+    save(a, tmp_path / "e")
+    b = load(tmp_path / "e")
+    assert isinstance(b, Episode)
+    for name in ("text", "outcome", "source", "task", "group", "view", "camera_from", "metric", "label_names"):
+        assert getattr(a, name) == getattr(b, name), name
+    assert b.facts == {"seed": 3, "deep": {"list": [1, None, True, 0.1]}}
+    assert a.commands is not None
+    assert b.commands is not None
+    for name in ("names", "fps", "space", "convention"):
+        assert getattr(a.commands, name) == getattr(b.commands, name), name
+    assert np.array_equal(a.commands.values, b.commands.values)
+    assert [track.name for track in b.tracks] == ["cup", "lid"]
+    for mine, theirs in zip(a.tracks, b.tracks, strict=True):
+        assert np.array_equal(mine.Ts_world_object, theirs.Ts_world_object)
+    assert a.tracks[0].vertices is not None
+    assert b.tracks[0].vertices is not None
+    assert np.array_equal(a.tracks[0].vertices, b.tracks[0].vertices)
+    assert b.tracks[0].faces is not None
+    assert np.array_equal(b.tracks[0].faces, [[0, 1, 2]])
+    assert b.tracks[1].vertices is None
+
+
+def test_an_episode_of_the_first_release_still_loads(tmp_path: Path) -> None:
+    save(tiny(commands=None, tracks=(), facts={}), tmp_path / "e")
+    meta = json.loads((tmp_path / "e" / "meta.json").read_text())
+    for key in ("task", "group", "view", "camera_from", "metric", "facts", "camera", "trajectory"):
+        del meta[key]
+    (tmp_path / "e" / "meta.json").write_text(json.dumps(meta))
+    b = load(tmp_path / "e")
+    assert isinstance(b, Episode)
+    assert (b.task, b.camera_from, b.metric, b.facts, b.commands, b.tracks) == ("", "exact", True, {}, None, ())
+
+
+@pytest.mark.parametrize("facts", [{"x": float("nan")}, {"x": object()}, {"x": [1, {"y": float("inf")}]}])
+def test_facts_that_json_cannot_hold_are_refused_by_name(tmp_path: Path, facts: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"Episode.facts\['x'\]"):
+        save(tiny(facts=facts), tmp_path / "e")
+    assert listing(tmp_path) == []
+
+
+@pytest.mark.parametrize("window", [slice(0, 1), slice(3, 7), slice(-2, None), slice(None, None, 3), slice(1, 12, 4)])
+@pytest.mark.parametrize("moving", [False, True])
+def test_a_window_of_an_episode_is_that_part_of_it(tmp_path: Path, window: slice, moving: bool) -> None:
+    a = full_episode()
+    if moving:
+        a = replace(
+            a, clip=replace(a.clip, camera=replace(a.clip.camera, T_world_camera=camera(frames=12).T_world_camera))
+        )
+    save(a, tmp_path / "e")
+    b, part = load(tmp_path / "e"), load(tmp_path / "e", frames=window)
+    assert isinstance(b, Episode)
+    assert isinstance(part, Episode)
+    assert np.array_equal(part.clip.rgb, b.clip.rgb[window])
+    assert np.array_equal(part.clip.pointmap.points, b.clip.pointmap.points[window])
+    assert np.array_equal(part.clip.pointmap.valid, b.clip.pointmap.valid[window])
+    assert np.array_equal(part.clip.camera.poses(len(part)), b.clip.camera.poses(12)[window])
+    assert b.labels is not None
+    assert part.labels is not None
+    assert np.array_equal(part.labels, b.labels[window])
+    assert np.array_equal(part.tracks[0].Ts_world_object, b.tracks[0].Ts_world_object[window])
+    assert np.array_equal(part.arms[0].trajectory.q, b.arms[0].trajectory.q[window])
+    assert part.clip.fps == part.arms[0].trajectory.fps == b.clip.fps / (window.step or 1)
+
+
+@pytest.mark.parametrize("rate", [0.5, 1.0, 2.0, 3.0, 10 / 3, 33.333333333333336 / 16.666666666666668])
+@pytest.mark.parametrize("window", [slice(0, 1), slice(3, 7), slice(6, 7), slice(0, 12, 3), slice(1, 12, 4)])
+def test_a_window_has_the_commands_that_were_given_during_it(tmp_path: Path, rate: float, window: slice) -> None:
+    save(full_episode(rate=rate), tmp_path / "e")
+    part = load(tmp_path / "e", frames=window)
+    assert isinstance(part, Episode)
+    assert part.commands is not None
+    frames, times = np.arange(12)[window], part.commands.values[:, 0]
+    assert frames[0] - 1 / rate < times[0] + 1e-6  # the one in force at the first frame, and none before it
+    assert times[0] <= frames[0] + 1e-6
+    assert times[-1] < frames[-1] + 1 / rate - 1e-6
+    last = np.arange(round(12 * rate))[-1] / rate
+    assert times[-1] >= min(frames[-1], last) - 1e-6
+    assert np.allclose(np.diff(times), 1 / rate)
+
+
+@pytest.mark.parametrize("window", [slice(12, 15), slice(5, 5), slice(7, 3), slice(None, None, -1)])
+def test_an_empty_or_backward_window_is_refused(tmp_path: Path, window: slice) -> None:
+    save(full_episode(), tmp_path / "e")
+    with pytest.raises(ValueError, match="at least one of the 12 frames, forwards"):
+        load(tmp_path / "e", frames=window)
+
+
+def _npz(file: Path, **changes: np.ndarray) -> None:
+    arrays: dict[str, Any] = dict(np.load(file)) | changes
+    np.savez(file, **arrays)
+
+
+def _told_otherwise(folder: Path, key: str, **changes: object) -> None:
+    meta = json.loads((folder / "meta.json").read_text())
+    _edit(folder, **{key: meta[key] | changes})
+
+
+EPISODE_DAMAGE = {
+    **{f"no {name}": (lambda f, name=name: (f / name).unlink(), f"{name} is missing") for name in ("commands.npz", "tracks.npz")},
+    **{
+        f"{what} {name}": (lambda f, name=name, damage=damage: damage(f / name), name)
+        for name in ("commands.npz", "tracks.npz", "trajectory.npz")
+        for what, damage in {"truncated": _truncate, "flipped": _flip}.items()
+    },
+    "other camera": (
+        lambda f: (f / "camera.json").write_text((f / "camera.json").read_text().replace("20.0", "21.0")),
+        "camera.json was changed after it was saved",
+    ),
+    "other motion": (
+        lambda f: _npz(f / "trajectory.npz", arm0_q=np.zeros((12, 2))), "trajectory.npz was changed after it was saved"
+    ),
+    "other commands": (lambda f: _npz(f / "commands.npz", values=np.zeros((36, 1))), "commands.npz was changed"),
+    "NaN commands": (lambda f: _npz(f / "commands.npz", values=np.full((36, 1), np.nan)), "values has a non-finite"),
+    "wide commands": (lambda f: _npz(f / "commands.npz", values=np.zeros((36, 2))), r"values must be floats \['any', 1\]"),
+    "command rate": (lambda f: _told_otherwise(f, "commands", fps=0.0), "meta.json: commands' fps must be positive"),
+    "short tracks": (
+        lambda f: _npz(f / "tracks.npz", Ts_world_object=np.zeros((2, 5, 4, 4))),
+        r"tracks.npz: Ts_world_object must be floats \[2, 12, 4, 4\], found .*\[2, 5, 4, 4\]",
+    ),
+    "sheared tracks": (
+        lambda f: _npz(f / "tracks.npz", Ts_world_object=np.ones((2, 12, 4, 4))), "tracks.npz: track 'cup'.*orthonormal"
+    ),
+    "float faces": (lambda f: _npz(f / "tracks.npz", faces0=np.zeros((1, 3))), "faces0 must be whole numbers"),
+    "track names": (lambda f: _told_otherwise(f, "tracks", names=["cup"]), "'tracks' has 1 names but 2 surfaces"),
+    "facts": (lambda f: _edit(f, facts=[1]), "'facts' must be a dict"),
+    "outcome": (lambda f: _edit(f, outcome="maybe"), "meta.json: episode outcome must be one of"),
+    "task": (lambda f: _edit(f, task=7), "'task' must be a str"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def saved_episode(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(full_episode(), tmp_path_factory.mktemp("saved") / "e")
+
+
+@pytest.mark.parametrize("case", EPISODE_DAMAGE)
+def test_damage_to_an_episode_is_named(tmp_path: Path, saved_episode: Path, case: str) -> None:
+    folder = Path(shutil.copytree(saved_episode, tmp_path / "e"))
+    damage, message = EPISODE_DAMAGE[case]
+    damage(folder)
+    with pytest.raises(ValueError, match=message):
+        load(folder)
+
+
+def test_every_file_has_its_hash(saved_episode: Path) -> None:
+    meta = read_meta(saved_episode)
+    hashed = {entry["file"] for entry in meta.values() if isinstance(entry, dict) and "sha256" in entry}
+    assert hashed == set(listing(saved_episode)) - {"meta.json"}

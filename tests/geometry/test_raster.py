@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kinema4d.geometry.camera import off_ray_px, rays
-from kinema4d.geometry.mesh import Mesh, corner_normals, weld
-from kinema4d.geometry.raster import Light, Render, Surfaces, assemble, rasterize
+from kinema4d.geometry.mesh import Mesh, cluster, corner_normals, weld
+from kinema4d.geometry.raster import Light, Render, Surfaces, assemble, merge, rasterize
 from kinema4d.geometry.se3 import invert, look_at, rotvec_to_matrix, transform
 from kinema4d.robot.control import robot_surfaces
 from kinema4d.robot.kinematics import forward_kinematics
@@ -313,3 +313,111 @@ def test_transformed_body_moves_with_its_transform():
     assert isinstance(a, Render)
     np.testing.assert_array_equal(a.valid, b.valid)
     np.testing.assert_allclose(a.points, b.points, atol=1e-6)
+
+
+SUN = Light(direction_world=(0.5, 0.3, 1.0), ambient=0.2, shadow_size=512)
+
+
+def same_picture(a: Render, b: Render) -> None:
+    np.testing.assert_array_equal(a.points, b.points)
+    np.testing.assert_array_equal(a.valid, b.valid)
+    np.testing.assert_array_equal(a.ids, b.ids)
+    assert a.rgb is not None
+    assert b.rgb is not None
+    np.testing.assert_array_equal(a.rgb, b.rgb)
+
+
+def bench() -> tuple[list[tuple[Mesh, int]], Camera, np.ndarray]:
+    """A textured floor (body 2, last) under a ball and a box that move, seen over several frames."""
+    rng = np.random.default_rng(0)
+    uvs = np.array([[[0, 0], [1, 0], [1, 1]], [[0, 0], [1, 1], [0, 1]]], np.float32)
+    pictures = [rng.integers(0, 256, (4, 6, 3)).astype(np.uint8) for _ in range(2)]
+    floor = quad(0.0, size=1.5, uvs=uvs, texture=pictures[0])
+    lid = quad(0.4, size=0.3, uvs=uvs, texture=pictures[1])
+    parts = [(primitive("sphere", (0.1,), (200, 200, 200)), 0), (lid, 1), (primitive("box", (0.2,) * 3, None), 1)]
+    view = camera(eye=(1.0, -0.6, 0.9), target=(0.0, 0, 0.1), height=90, width=120, focal=110.0)
+    Ts = np.tile(np.eye(4), (5, 3, 1, 1))
+    Ts[:, 0, :3, 3] = np.stack([np.linspace(-0.4, 0.4, 5), np.zeros(5), np.full(5, 0.25)], axis=1)
+    Ts[:, 1, :3, :3] = rotvec_to_matrix(np.stack([np.zeros(5), np.zeros(5), np.linspace(0, 1, 5)], axis=1))
+    return [*parts, (floor, 2)], view, invert(view.T_world_camera) @ Ts
+
+
+def test_merged_scenes_look_like_assembled_ones():
+    parts, view, Ts = bench()
+    whole = assemble(parts)
+    counted = [(assemble([parts[0]]), 0), (assemble([(m, b - 1) for m, b in parts[1:3]]), 1), (assemble([(parts[3][0], 0)]), 2)]  # fmt: skip
+    merged = merge(counted)
+    same_picture(rasterize(whole, Ts, view, rgb=True, light=SUN), rasterize(merged, Ts, view, rgb=True, light=SUN))
+    for field in ("vertices", "vertex_body", "faces", "face_body", "texels", "texture_shape", "face_texture", "spans"):
+        np.testing.assert_array_equal(getattr(merged, field), getattr(whole, field))
+    assert len(merged.texture_shape) == 2
+
+
+def test_only_casters_throw_shadows():
+    parts, view, Ts = bench()
+    everything = assemble(parts)
+    movers, ball = assemble(parts[:3]), assemble(parts[:1])
+    full = rasterize(everything, Ts, view, rgb=True, light=SUN)
+    without_floor = rasterize(everything, Ts, view, rgb=True, light=SUN, casters=movers)
+    only_ball = rasterize(everything, Ts, view, rgb=True, light=SUN, casters=ball)
+    plain = rasterize(everything, Ts, view, rgb=True, light=Light(direction_world=SUN.direction_world, ambient=0.2))
+    pictures = [r.rgb for r in (full, without_floor, only_ball, plain)]
+    assert all(p is not None for p in pictures)
+    a, b, c, d = (p.astype(int) for p in pictures if p is not None)
+    for other in (without_floor, only_ball, plain):  # shadows change nothing but colour
+        np.testing.assert_array_equal(other.points, full.points)
+        np.testing.assert_array_equal(other.ids, full.ids)
+    differs = (np.abs(a - b).max(axis=-1) > 1).mean()  # a floor shades nothing here; texels differ at edges of shadows
+    assert differs < 0.01
+    darker = [(np.abs(d - p).max(axis=-1) > 1).sum() for p in (b, c)]
+    assert darker[0] > 1.5 * darker[1] > 100
+    assert (b <= d + 1).all()
+
+
+def test_casters_need_transforms_too():
+    parts, view, Ts = bench()
+    with pytest.raises(ValueError, match="shadows come from 8 bodies but 3 transforms"):
+        rasterize(assemble(parts), Ts, view, rgb=True, light=SUN, casters=assemble([(parts[0][0], 7)]))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_what_stands_still_is_drawn_as_if_each_frame_were_alone(threads):
+    parts, view, Ts = bench()
+    scene = assemble(parts)
+    together = rasterize(scene, Ts, view, rgb=True, light=SUN, threads=threads)
+    for t in range(len(Ts)):
+        alone = rasterize(scene, Ts[t : t + 1], view, rgb=True, light=SUN)
+        np.testing.assert_array_equal(together.points[t], alone.points[0])
+        np.testing.assert_array_equal(together.ids[t], alone.ids[0])
+        np.testing.assert_array_equal(together.boxes[t], alone.boxes[0])
+        assert together.rgb is not None
+        assert alone.rgb is not None
+        np.testing.assert_array_equal(together.rgb[t], alone.rgb[0])
+    still = rasterize(scene, np.repeat(Ts[:1], 3, axis=0), view, rgb=True, light=SUN, threads=threads)
+    same_picture(still, rasterize(scene, np.repeat(Ts[:1], 3, axis=0), view, rgb=True, light=SUN, out=still))
+    np.testing.assert_array_equal(still.ids[2], together.ids[0])
+
+
+def test_still_floors_hide_what_is_below_and_nothing_above():
+    parts = [(quad(-0.1, size=0.5), 0), (quad(0.001, size=0.3), 1), (quad(0.0, size=2.0), 2)]
+    view = camera(eye=(0.4, -0.6, 0.9), target=(0.0, 0, 0.0), height=90, width=120)
+    Ts = np.tile(np.eye(4), (3, 3, 1, 1))
+    Ts[:, :2, 0, 3] = np.linspace(0, 0.1, 3)[:, None]  # both move; the floor stands still
+    seen = rasterize(assemble(parts), invert(view.T_world_camera) @ Ts, view)
+    assert not (seen.ids == 1).any()
+    for t in range(3):
+        alone = rasterize(assemble(parts[1:2]), invert(view.T_world_camera) @ Ts[t : t + 1], view)
+        assert alone.valid.sum() > 100
+        np.testing.assert_array_equal(seen.ids[t] == 2, alone.valid[0])
+
+
+def test_clustering_moves_no_vertex_out_of_its_cell():
+    ball = primitive("sphere", (0.3,), (200, 200, 200))
+    coarse = cluster(ball, 0.1)
+    assert 20 < len(coarse.faces) < len(ball.faces)
+    assert np.abs(np.linalg.norm(coarse.vertices, axis=1) - 0.3).max() < 0.1
+    a, b, c = coarse.faces.T
+    assert ((a != b) & (b != c) & (c != a)).all()
+    assert len(np.unique(np.sort(coarse.faces, axis=1), axis=0)) == len(coarse.faces)
+    fine = cluster(ball, 1e-6)
+    assert len(fine.vertices) == len(np.unique(np.round(ball.vertices, 7), axis=0))

@@ -20,6 +20,7 @@ from kinema4d.cli.export import export
 from kinema4d.cli.generate import generate
 from kinema4d.cli.ingest import ingest
 from kinema4d.cli.record_libero import record_libero
+from kinema4d.cli.shards import shards
 from kinema4d.cli.split import split
 from kinema4d.cli.stats import stats
 from kinema4d.cli.view import view
@@ -38,6 +39,7 @@ COMMANDS: dict[str, Any] = {
         "curate": curate,
         "split": split,
         "stats": stats,
+        "shards": shards,
         "export": export,
     },
 }

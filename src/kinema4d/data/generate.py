@@ -121,7 +121,6 @@ def orders(recipe: Recipe) -> list[Order]:
     robots x scenarios rounds of all tasks, every task meets every pair of robot and scenario once."""
     robots, scenarios = [with_hand(name) for name in recipe.robots], recipe.scenarios
     each = 1 + recipe.failures
-    together = math.lcm(len(robots), len(scenarios))
     made: list[Order] = []
     who = {task: [n for n in robots if TASKS[task].possible(measure_reach(_robot(n)))] for task in recipe.tasks}
     if idle := [task for task in recipe.tasks if not who[task]]:
@@ -131,6 +130,7 @@ def orders(recipe: Recipe) -> list[Order]:
         task = recipe.tasks[turn]
         # Robots and scenarios step together and would pair up for ever: every full turn of both shifts the scenario.
         able = who[task]
+        together = math.lcm(len(able), len(scenarios))
         robot = able[(turn + round_) % len(able)]
         scenario = scenarios[(turn + turn // together + round_ + round_ // together) % len(scenarios)]
         rng = np.random.default_rng([recipe.seed, number])

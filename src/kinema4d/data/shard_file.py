@@ -2,7 +2,7 @@
 
 Images are cut into blocks of ``BLOCK`` frames. A block lies row by row, the same row of all its frames side by side
 ([h,t,w] for [t,h,w]), because LZ4 looks back 64 KB only: so the row of the frame before is in reach whatever the image
-size. On our simulator's episodes this compresses like differences of frames do, and is read ten times faster, since
+size. On our simulator's episodes this compresses about as well as differences of frames, and is read several times faster, since
 undoing it is part of the one copy that has to be made anyway (docs/shards.md has the figures).
 
     header   magic, version
@@ -36,7 +36,7 @@ MAGIC = b"K4SHARD\0"
 VERSION = 1
 """Layout version this module writes and reads."""
 BLOCK = 7
-"""Frames that are compressed together. Twice as many are 6 % smaller, but a random window then reads more."""
+"""Frames that are compressed together. Twice as many are 12 % smaller, but a random window then decodes more."""
 LEVEL = 4
 """Effort of LZ4's high-compression mode. Level 9 is 1 % smaller and twice as slow to write."""
 PACK_AGAIN = "pack again (kinema4d data shards): whole shards are kept"

@@ -122,6 +122,7 @@ def hidden_share(target: Thing, thing: Thing, camera: Camera) -> float:
     frames = [target.T_world_thing, *(moving_frame(target, b.start) for b in target.bodies[1:]), thing.T_world_thing]
     parts = [(mesh, n) for n, body in enumerate((*target.bodies, *thing.bodies)) for mesh in body.meshes]
     own = [(mesh, n) for mesh, n in parts if n < len(target.bodies)]
+    camera = camera.resized(96, max(round(96 * camera.width / camera.height), 1))  # the same scene at every size
     Ts = T_camera_world(camera, 1)[:, None] @ np.stack(frames)
     alone, both = (rasterize(assemble(p), Ts, camera, threads=1) for p in (own, parts))
     seen = (both.valid & (both.ids <= len(target.bodies))).sum()
@@ -138,6 +139,7 @@ def _clear(thing: Thing, cast: Cast, hand: Hand, commands: Commands) -> bool:
     x, y, _ = at(thing)
     top = 2 * thing.half[2]
     Ts = commands.Ts_world_grasp
+    down = Ts[:, 2, 2] < -0.9
     tips = Ts[:, 2, 3] - hand.tip
     low = tips < top + 0.02
     # Fingers are on both sides of the grasp point along its y axis, as far out as the gripper is open.
@@ -145,11 +147,13 @@ def _clear(thing: Thing, cast: Cast, hand: Hand, commands: Commands) -> bool:
     here = np.array([x, y]) - Ts[:, :2, 3]
     lies = np.stack([(here * Ts[:, :2, 0]).sum(axis=1), (here * Ts[:, :2, 1]).sum(axis=1)], axis=1)
     beyond = np.maximum(np.abs(lies) - np.stack([np.full(len(Ts), hand.finger[0]), spread], axis=1), 0)
-    if (low & (np.hypot(*beyond.T) < thing.radius + CLEAR_M)).any():
+    if (down & low & (np.hypot(*beyond.T) < thing.radius + CLEAR_M)).any():
         return False
     palm = Ts[:, 2, 3] - hand.tip + hand.depth
     beyond = np.maximum(np.abs(lies) - hand.palm, 0)
-    if ((palm < top + 0.008) & (np.hypot(*beyond.T) < thing.radius + CLEAR_M)).any():
+    if (down & (palm < top + 0.008) & (np.hypot(*beyond.T) < thing.radius + CLEAR_M)).any():
+        return False
+    if not down.all() and not _clear_of_lying(thing, hand, Ts[~down], spread[~down]):
         return False
     room = thing.radius + max(cast.target.half[0], cast.target.half[1]) + CLEAR_M
     if any(np.hypot(x - px, y - py) < room for px, py in cast.sweep):
@@ -159,3 +163,19 @@ def _clear(thing: Thing, cast: Cast, hand: Hand, commands: Commands) -> bool:
     carried = low & (np.hypot(*here.T) < thing.radius + size + CLEAR_M)
     start = np.hypot(*(Ts[:, :2, 3] - at(cast.target)[:2]).T) < 0.03
     return not (carried & ~start).any()
+
+
+def _clear_of_lying(thing: Thing, hand: Hand, Ts: Float[np.ndarray, "n 4 4"], spread: Float[np.ndarray, " n"]) -> bool:
+    """The same for a hand that points forward: as a strip on the table below it, from the finger tips to the wrist."""
+    x, y, _ = at(thing)
+    flat = np.linalg.norm(Ts[:, :2, 2], axis=1)
+    ahead = Ts[:, :2, 2] / flat[:, None]
+    aside = np.stack([-ahead[:, 1], ahead[:, 0]], axis=1)
+    here = np.array([x, y]) - Ts[:, :2, 3]
+    along, across = (here * ahead).sum(axis=1), np.abs((here * aside).sum(axis=1))
+    fingers = along > hand.tip - hand.depth
+    wide = np.where(fingers, spread * np.abs((Ts[:, :2, 1] * aside).sum(axis=1)) + 0.01, float(hand.palm.max()))
+    rises = np.clip(-along, 0, None) * -Ts[:, 2, 2] / flat  # the wrist is higher than the finger tips
+    low = Ts[:, 2, 3] + rises - 0.035 < 2 * thing.half[2]
+    room = thing.radius + CLEAR_M
+    return not (low & (across < wide + room) & (along < hand.tip + room) & (along > -0.25 - room)).any()

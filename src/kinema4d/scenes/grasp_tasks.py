@@ -167,7 +167,7 @@ def _pour_plan(rng: np.random.Generator, cast: Cast, reach: Reach) -> list[Key]:
         Key(T_world_grasp=forward_pose(x, y, rise, face, 0.0, reach.yaw), closed=1.0, seconds=0.6),
         Key(T_world_grasp=forward_pose(px, py, rise, towards, 0.0, reach.yaw), closed=1.0),
         Key(T_world_grasp=forward_pose(px, py, POUR_HEIGHT, towards, roll, reach.yaw), closed=1.0, seconds=1.4),
-        Key(T_world_grasp=forward_pose(px, py, POUR_HEIGHT, towards, roll, reach.yaw), closed=1.0, seconds=0.5),
+        Key(T_world_grasp=forward_pose(px, py, POUR_HEIGHT, towards, roll, reach.yaw), closed=1.0, seconds=1.0),
     ]
 
 

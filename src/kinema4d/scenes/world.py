@@ -94,6 +94,7 @@ class World:
             data.time = 0.0
             self._rest = np.empty(mj.mj_stateSize(model, whole))
             mj.mj_getState(model, data, self._rest, whole)
+            mj.mj_resetData(model, data)  # who sleeps is no part of the state: the first time must be as the others
         mj.mj_setState(model, data, self._rest, whole)
         mj.mj_forward(model, data)
 
