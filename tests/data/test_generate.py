@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -212,13 +211,3 @@ def test_a_robot_of_ones_own_makes_plain_ids(monkeypatch: pytest.MonkeyPatch) ->
 def test_what_a_recipe_refuses(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(SMALL, **change)
-
-
-def test_killed_three_times_the_set_is_as_if_nothing_had_happened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    kill: Any = importlib.import_module("kill")
-    result = kill.prove(tmp_path, kills=3, episodes=8, seed=1)
-    assert result.kills == 3
-    assert result.wrong == []

@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ def plain(value: Any, name: str) -> Any:
     raise ValueError(f"{name} must be text, a finite number, a list or a mapping of these; got {value!r:.80}")
 
 
+@cache  # looking it up takes longer than hashing an episode
 def version() -> str:
     """Which kinema4d this is."""
     try:

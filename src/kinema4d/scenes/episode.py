@@ -33,7 +33,7 @@ SIGMAS = (0.5, 0.8, 1.2)
 """The paper's noise levels."""
 SEGMENTS = 3
 """Parts of a demonstration."""
-NOISE_M, NOISE_RAD = 0.004, 0.02
+NOISE_M, NOISE_RAD = 0.008, 0.03
 """What a sigma of 1 means: metres and radians per command."""
 ATTEMPTS = 100
 """Scenes that may be drawn until one has room and is within reach."""

@@ -113,6 +113,11 @@ def _setup(
     return setup
 
 
+def _deep(out: float) -> Callable[[Reach], bool]:
+    """Whether a robot's reach is deep enough for something that opens towards it by ``out``."""
+    return lambda reach: 2 * reach.depth > out + 0.035
+
+
 def _either(*setups: Callable[[np.random.Generator, Reach], Cast]) -> Callable[[np.random.Generator, Reach], Cast]:
     return lambda rng, reach: setups[int(rng.integers(len(setups)))](rng, reach)
 
@@ -154,17 +159,19 @@ def _past(limit: float, sign: int) -> Callable[[Evidence], bool]:
 TASKS: dict[str, Task] = {
     "open_drawer": Task(
         about="pull a drawer open by its handle",
-        setup=_setup(furniture.drawer, 0.0, 0.0, "open", 0.24),
+        setup=_setup(furniture.drawer, 0.0, 0.0, "open", 0.22),
         plan=_open_drawer_plan,
         success=_past(OPEN_DRAWER, 1),
         side=True,
+        possible=_deep(0.22),
     ),
     "close_drawer": Task(
         about="push an open drawer shut",
-        setup=_setup(furniture.drawer, 0.06, 0.09, "close", 0.24),
+        setup=_setup(furniture.drawer, 0.06, 0.09, "close", 0.22),
         plan=_close_drawer_plan,
         success=_past(SHUT_DRAWER, -1),
         side=True,
+        possible=_deep(0.22),
     ),
     "open_hinge": Task(
         about="open a door or a lid by its handle",
@@ -174,6 +181,7 @@ TASKS: dict[str, Task] = {
         plan=_open_hinge_plan,
         success=_past(OPEN_HINGE, 1),
         side=True,
+        possible=_deep(0.12),
     ),
     "close_hinge": Task(
         about="push an open door or lid shut",
@@ -183,6 +191,7 @@ TASKS: dict[str, Task] = {
         plan=_close_hinge_plan,
         success=_past(SHUT_HINGE, -1),
         side=True,
+        possible=_deep(0.12),
     ),
     "push_lever": Task(
         about="push a lever over",
@@ -190,6 +199,7 @@ TASKS: dict[str, Task] = {
         plan=_lever_plan,
         success=_past(0.3, 1),
         side=True,
+        possible=_deep(0.12),
     ),
 }
 """Every task with a joint."""
