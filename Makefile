@@ -9,7 +9,7 @@ demo: .venv/.demo
 	$(BIN)/python examples/01_control.py --out $(OUT)
 
 test: .venv/.dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: .venv/.dev
 	$(BIN)/ruff check .
@@ -22,6 +22,7 @@ format: .venv/.dev
 
 bench: .venv/.dev
 	$(BIN)/python benchmarks/control.py
+	$(BIN)/python benchmarks/data.py
 
 # The wheel alone, without extras: the package must carry its own files and work with a robot that needs none.
 wheel-test: .venv/.dev

@@ -220,6 +220,16 @@ def test_ray_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.
         run(dataset, jobs("a"), write, engine="ray")
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "no.such.host.invalid:6379", "auto"])
+def test_a_ray_cluster_that_does_not_answer_is_named(tmp_path: Path, address: str) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'kinema4d[ray]'")
+    with (
+        writing(tmp_path / "set") as dataset,
+        pytest.raises(ValueError, match=f"no Ray cluster answers at {address}.*ray start --head"),
+    ):
+        run(dataset, jobs("a"), write, engine="ray", address=address)
+
+
 def test_the_same_jobs_on_a_ray_cluster_of_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'kinema4d[ray]'")
     monkeypatch.setenv("PYTHONPATH", str(HERE))

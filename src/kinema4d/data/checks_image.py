@@ -196,7 +196,7 @@ def check_frozen(look: Probe, limits: Thresholds) -> list[Finding]:
         text = (
             f"{len(jumps)} of {len(steps)} steps of the robot are {limits.jump_ratio:g} times their neighbours{where}"
         )
-        remedy = "frames were lost while recording: resample by timestamp, or drop the episode"
+        remedy = "frames were lost, or the robot was jerked: resample by timestamp, or drop the episode unless the jerk is meant"
         out.append(grade("frozen", len(jumps) / len(steps), limits.jump_share, text, remedy))
     return out
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from kinema4d.data.dataset import Row, write_episode
 from kinema4d.data.jobs import Job, Summary, run, writing
@@ -32,14 +32,17 @@ SOURCES: dict[str, str] = {
 """Every source: the module of that name in ``data/ingest``."""
 
 
+@runtime_checkable
 class Source(Protocol):
     """What a module in ``data/ingest`` offers."""
 
-    def recordings(self, root: Path) -> Sequence[str]:
+    @staticmethod
+    def recordings(root: Path) -> Sequence[str]:
         """Names of all recordings, without decoding any."""
         ...
 
-    def read(self, root: Path, recording: str) -> list[Episode]:
+    @staticmethod
+    def read(root: Path, recording: str) -> list[Episode]:
         """One episode per camera; a ``ValueError`` says what is wrong and what to do."""
         ...
 

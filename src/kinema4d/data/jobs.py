@@ -11,6 +11,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -177,6 +178,11 @@ class _Lane:
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")  # threads of compiled code do not survive a fork
+        for variable in (
+            "OPENBLAS_NUM_THREADS",
+            "OMP_NUM_THREADS",
+        ):  # a core each: more threads only wait for each other
+            os.environ.setdefault(variable, "1")
         self.pool = ProcessPoolExecutor(1, mp_context=context, initializer=_end_with, initargs=(os.getpid(),))
         self.first = self.pool.submit(os.getpid)
 
@@ -259,9 +265,12 @@ def _ray(root: str, jobs: Sequence[Job], work: Work, workers: int, address: str 
 def _start_ray(ray: Any, workers: int, address: str | None) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report its use over the network
     own = {"address": "local", "num_cpus": workers, "include_dashboard": False, "object_store_memory": 100_000_000}
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
     try:
+        if port.isdecimal():  # Ray itself would try for minutes
+            socket.create_connection((host, int(port)), timeout=5).close()
         ray.init(log_to_driver=False, **({"address": address} if address else own))
-    except ConnectionError as error:
+    except (ConnectionError, TimeoutError, socket.gaierror) as error:
         raise ValueError(
             f"no Ray cluster answers at {address}: {error}; start one with 'ray start --head', or give no address"
         ) from None

@@ -171,7 +171,7 @@ def _hulls(robot: Robot) -> list[tuple[np.ndarray, np.ndarray] | None]:
             hulls.append(None)
             continue
         cloud = np.concatenate(points)
-        cloud = cloud[np.unique((cloud @ directions.T).argmax(axis=0))]
+        cloud = cloud[np.unique([int((cloud @ direction).argmax()) for direction in directions])]
         try:
             cloud = cloud[ConvexHull(cloud).vertices]
             hull = ConvexHull(cloud)
