@@ -242,10 +242,10 @@ def main() -> None:
         "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
     }
     if gl:
-        results |= speed(2 if few else 12)
-        results |= agreement(2 if few else 12)
-    results |= storage(1 if few else 3)
-    results |= experts(3 if few else 12)
+        results |= speed(2 if few else 6)
+        results |= agreement(2 if few else 9)
+    results |= storage(1 if few else 2)
+    results |= experts(3 if few else 9)
     if arguments.json:
         print(json.dumps(results))
         return

@@ -164,31 +164,32 @@ def _run(
     from kinema4d.data.annotate.stages import annotate as annotate_episode
     from kinema4d.data.annotate.stages import differs
     from kinema4d.data.dataset import open_dataset
+    from kinema4d.data.jobs import writing
 
     if out.resolve() == dataset.resolve():
         raise ValueError(f"--out must be another folder than the data set that is read, got {out} for both")
     source = open_dataset(dataset)
     for stage in stages.values():  # what would fail for every episode fails now
         getattr(stage, "prepare", lambda: None)()
-    target = open_dataset(out, create=True)
-    for row in target.rows:
-        other = differs(row.facts, planned)
-        if other:
-            raise ValueError(
-                f"{out} holds {row.id}, which was annotated with other settings ({', '.join(other)}); repeat the settings "
-                "of the first run, or choose another --out"
-            )
-    ids = {row.id for row in target.rows}
-    todo = [row for row in source.rows if row.id not in ids]
-    console = Console(stderr=True)
-    shown = track(todo, "annotating", console=console, disable=quiet or not console.is_terminal)
-    written, failed = 0, []
-    for row in shown:
-        try:
-            target.add(row.id, annotate_episode(source.load(row.id), **stages), provenance)
-            written += 1
-        except ValueError as error:
-            failed.append({"id": row.id, "reason": " ".join(str(error).split())})
+    with writing(out) as target:
+        for row in target.rows:
+            other = differs(row.facts, planned)
+            if other:
+                raise ValueError(
+                    f"{out} holds {row.id}, which was annotated with other settings ({', '.join(other)}); repeat the settings "
+                    "of the first run, or choose another --out"
+                )
+        ids = {row.id for row in target.rows}
+        todo = [row for row in source.rows if row.id not in ids]
+        console = Console(stderr=True)
+        shown = track(todo, "annotating", console=console, disable=quiet or not console.is_terminal)
+        written, failed = 0, []
+        for row in shown:
+            try:
+                target.add(row.id, annotate_episode(source.load(row.id), **stages), provenance)
+                written += 1
+            except ValueError as error:
+                failed.append({"id": row.id, "reason": " ".join(str(error).split())})
     return {"out": str(out), "written": written, "skipped": len(source.rows) - len(todo), "failed": failed}
 
 

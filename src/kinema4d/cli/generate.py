@@ -6,6 +6,7 @@ import json as json_module
 from pathlib import Path
 from typing import Literal
 
+from kinema4d.cli.console import warn
 from kinema4d.cli.progress import bar
 
 
@@ -66,6 +67,8 @@ def generate(
     with bar("simulating", quiet=json) as progress:
         tell = None if progress is None else lambda s, total: progress(s.jobs + len(s.skipped), total)
         summary = make(out, recipe, engine=engine, workers=workers, address=ray_address, tell=tell)
+    for line in summary.mended:
+        warn(line)
     dataset = open_dataset(out)
     counts = balance(dataset.rows)
     if json:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from kinema4d.cli.console import warn
 from kinema4d.cli.progress import bar
 
 
@@ -54,6 +55,8 @@ def ingest(
             source, root, out, name=name, frames=frames, limit=limit,
             engine=engine, workers=workers, address=ray_address, tell=tell,
         )  # fmt: skip
+    for line in summary.mended:
+        warn(line)
     total = len(open_dataset(out))
     if json:
         numbers = {"episodes": total, "written": summary.episodes, "recordings": summary.jobs, "before": summary.before}

@@ -75,14 +75,19 @@ def bring(root: str, order: Order) -> list[Row]:
     episodes = source_module(order.source).read(Path(order.root), order.recording)
     if not episodes:
         raise ValueError(f"recording {order.recording} of {order.root} has no camera view")
-    rows = []
-    for episode in episodes:
+    ready: dict[str, Episode] = {}
+    for episode in episodes:  # all of them before any is written: a recording comes whole or not at all
         if order.name != order.source:  # two roots of one source must not look like one
             episode = replace(episode, source=_renamed(episode.source, order), group=_renamed(episode.group, order))
         short = downsample(episode, order.frames) if order.frames else episode
         id = slug(f"{order.name}-{order.recording}-{episode.view or 'view'}")
-        rows.append(write_episode(Path(root), id, short, {"source": order.source, "recording": order.recording}))
-    return rows
+        if id in ready:
+            raise ValueError(
+                f"recording {order.recording} of {order.root} has two views that are called {episode.view!r}"
+            )
+        ready[id] = short
+    provenance = {"source": order.source, "recording": order.recording}
+    return [write_episode(Path(root), id, episode, provenance) for id, episode in ready.items()]
 
 
 def _renamed(text: str, order: Order) -> str:
@@ -117,6 +122,12 @@ def ingest(
     if slug(name) != name:
         raise ValueError(f"--name may have letters, digits and . _ = + - only, got {name!r}")
     found = list(source_module(source).recordings(root))[:limit]
+    same = {slug(recording): recording for recording in found}
+    if len(same) < len(found):
+        twice = next(r for r in found if same[slug(r)] != r)
+        raise ValueError(
+            f"recordings {twice!r} and {same[slug(twice)]!r} of {root} would get one id; rename one of them"
+        )
     with writing(Path(out)) as dataset:
         ledger = dataset.root / f"ingest-{name}.jsonl"
         finished = _finished(ledger, root, frames)

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int64, UInt8, UInt16
 
 from kinema4d.data.meta_file import sha256
 from kinema4d.data.shard_file import PACK_AGAIN, Shard
-from kinema4d.data.store import _command_window
+from kinema4d.data.store import command_window
 from kinema4d.geometry.camera import rays
 from kinema4d.types import Arm, Camera, Clip, Commands, Episode, Pointmap, Track, Trajectory, is_robot_label
 
@@ -354,7 +354,7 @@ def _commands(head: Mapping[str, Any], arrays: Mapping[str, np.ndarray], chosen:
     found = head["commands"]
     commands = Commands(values=arrays["values"], **{**found, "names": tuple(found["names"])})
     # The store's own rule, so that both give the same commands.
-    return commands if chosen is None else _command_window(commands, slice(chosen[0], chosen[-1] + 1), head["fps"])
+    return commands if chosen is None else command_window(commands, slice(chosen[0], chosen[-1] + 1), head["fps"])
 
 
 def _tracks(head: Mapping[str, Any], arrays: Mapping[str, np.ndarray], chosen: np.ndarray) -> tuple[Track, ...]:

@@ -275,7 +275,7 @@ def _episode(folder: Path, meta: dict[str, Any], parts: _Parts, clip: Clip, wind
     tracks = read_tracks(folder, get(folder, meta, "tracks", dict), meta["frames"]) if "tracks" in meta else ()
     if window is not None:
         tracks = tuple(replace(track, Ts_world_object=track.Ts_world_object[window]) for track in tracks)
-        commands = commands and _command_window(commands, window, float(meta["fps"]))
+        commands = commands and command_window(commands, window, float(meta["fps"]))
     try:
         return Episode(
             clip=clip,
@@ -292,7 +292,7 @@ def _episode(folder: Path, meta: dict[str, Any], parts: _Parts, clip: Clip, wind
         raise ValueError(f"{folder / 'meta.json'}: {error}; {AGAIN}") from None
 
 
-def _command_window(commands: Commands, window: slice, fps: float) -> Commands:
+def command_window(commands: Commands, window: slice, fps: float) -> Commands:
     """From the command in force at the first frame to the first one at or after the last frame."""
     rate, last_frame = commands.fps / fps, range(window.stop)[window][-1]
     near = 1e-6  # 3 * 33.3 / 16.7 is 6, whatever the last bit says

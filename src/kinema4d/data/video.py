@@ -174,8 +174,10 @@ def _encode(
                     context.color_primaries = context.color_trc = 1
                 else:
                     stream.pix_fmt = source
-                    # FFV1 refuses slices thinner than a pixel.
-                    context.options = {**options, "slices": str(THREADS if min(shape[:2]) > 1 else 1)}
+                    # One slice compresses small pictures better, and FFV1 refuses slices thinner than a pixel.
+                    slices = THREADS if shape[0] * shape[1] > SMALL_PIXELS and min(shape[:2]) > 1 else 1
+                    context.options = {**options, "slices": str(slices)}
+                    context.thread_count = slices
             if image.shape != shape or image.dtype != dtype:
                 raise ValueError(
                     f"{path}: frame {count} is {image.dtype} {list(image.shape)}, the first was {dtype} {list(shape)}"
