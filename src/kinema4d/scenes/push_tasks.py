@@ -99,14 +99,17 @@ def _topple_setup(rng: np.random.Generator, reach: Reach) -> Cast:
 def _topple_plan(rng: np.random.Generator, cast: Cast, reach: Reach) -> list[Key]:
     along = np.array([np.cos(cast.yaw), np.sin(cast.yaw)])
     top, thick, yaw = 2 * cast.target.half[2], reach.hand.finger[0], push_yaw(cast.yaw, reach)
-    z = top * rng.uniform(0.78, 0.88)
+    # A bottle below its shoulder, which would ride up on the fingers, and hold it.
+    z = top * (rng.uniform(0.56, 0.62) if cast.target.kind == "bottle" else rng.uniform(0.78, 0.88))
     a = at(cast.target)[:2]
     start, end = a - (cast.target.radius + thick + 0.03) * along, a + 0.055 * along
+    back = end - 0.06 * along  # off the thing before going up, or it may come along
     return [
         key(start, z + 0.06, yaw, 1.0),
         key(start, z, yaw, 1.0, 0.4),
         key(end, z, yaw, 1.0, 0.9),
-        key(end, z + 0.07, yaw, 1.0, 0.5),
+        key(back, z, yaw, 1.0, 0.35),
+        key(back, z + 0.07, yaw, 1.0, 0.4),
     ]
 
 

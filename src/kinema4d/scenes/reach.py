@@ -17,8 +17,8 @@ LOW_M, HIGH_M = 0.015, 0.24
 """Heights of the grasp point over the table between which the work goes on."""
 POUR_PITCH = 1.1
 """How far the hand is raised from pointing down while it holds a cup, radians."""
-POUR_ROLL = 2.5
-"""How far it rolls to pour, radians: with this pitch the mouth of the cup then looks down by 25 degrees."""
+POUR_ROLL = 2.65
+"""How far it rolls to pour, radians: with this pitch the mouth of the cup then looks down by 30 degrees."""
 STEP_M = 0.025
 """Grid on which reach is measured."""
 
