@@ -230,7 +230,7 @@ def test_rlds(tmp_path: Path):
     assert [(e.view, int(e.clip.rgb.mean())) for e in views] == [(name, 40 + i) for i, name in enumerate(CAMERAS)]
     e = views[0]
     assert (len(e), e.clip.fps, e.camera_from, e.text) == (3, 15.0, "guessed", "close the drawer")
-    assert e.facts["captions"] == ["close the drawer", "shut it"]
+    assert e.facts["instructions"] == ["close the drawer", "shut it"]
     np.testing.assert_allclose(e.arms[0].trajectory.q[:, 7], 0.725 * np.array([0, 0.5, 1]))
     assert e.commands is not None
     assert (e.commands.space, e.commands.convention) == ("joint_velocity", "droid")

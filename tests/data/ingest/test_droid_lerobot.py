@@ -124,7 +124,7 @@ def test_lerobot(tmp_path: Path, version: str):
         assert e.commands is not None
         assert (e.commands.space, e.commands.convention) == ("joint_velocity", "droid")
         np.testing.assert_array_equal(e.commands.values[1], [7, 8, 9, 10, 11, 12, 13, 1])
-        assert e.facts["captions"] == ["shut it"]
+        assert e.facts["instructions"] == ["shut it"]
         assert e.camera_from == "estimated"
         T = e.clip.camera.T_world_camera
         np.testing.assert_allclose(T[:3, 3], EXTRINSICS[:3], atol=1e-6)

@@ -83,7 +83,7 @@ def _read_rlds(root: Path, recording: str) -> list[Episode]:
     robots, facts = arms(q, gripper[:, 0], FPS)
     texts = [t for name in _TEXTS if (t := next((str(x).strip() for x in steps.get(name, ()) if str(x).strip()), ""))]
     paths = {name: str(found.metadata.get(f"episode_metadata/{name}", "")) for name in _METADATA}
-    facts |= {name: path for name, path in paths.items() if path} | ({"captions": texts} if texts else {})
+    facts |= {name: path for name, path in paths.items() if path} | ({"instructions": texts} if texts else {})
     told = _commands(steps, where)
     episodes = []
     for view in VIEWS:

@@ -85,7 +85,7 @@ def read(root: Path, recording: str) -> list[Episode]:
                 view=name,
                 camera_from=origin,
                 commands=told,
-                facts=facts | ({"captions": texts} if texts else {}),
+                facts=facts | ({"instructions": texts} if texts else {}),
             )
         )
     return episodes

@@ -54,7 +54,7 @@ def read(root: Path, recording: str) -> list[Episode]:
         told = commands(velocity, numbers(_flat(rows[GRIP]), f"{where}, {GRIP}", GRIPPER))
     texts = list(dict.fromkeys(str(x).strip() for name in _TEXTS for x in _flat(rows.get(name, ()))))
     texts = [t for t in texts if t]
-    return [_enriched(e, rows, robots, told, facts | ({"captions": texts} if texts else {})) for e in plain]
+    return [_enriched(e, rows, robots, told, facts | ({"instructions": texts} if texts else {})) for e in plain]
 
 
 def _check(info: Info) -> None:
@@ -81,7 +81,7 @@ def _enriched(
         episode,
         clip=clip,
         arms=robots,
-        text=episode.text or next(iter(facts.get("captions", [])), ""),
+        text=episode.text or next(iter(facts.get("instructions", [])), ""),
         source=source,
         group=source,
         camera_from=origin,
