@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,15 @@ def export(clip: Any, format: str, out: str | Path, **options: Any) -> list[Path
     return EXPORTERS[format](clip, Path(out), **options)
 
 
+def pseudo_rgb(pointmap: Pointmap, low: np.ndarray, high: np.ndarray) -> Iterator[np.ndarray]:
+    """Frames of the paper's pointmap video before compression; ``low`` and ``high`` are the metres of 0 and 255."""
+    # A constant axis has no range to spread; any positive divisor maps it to 0.
+    span = np.where(high > low, high - low, 1)
+    for xyz, seen in zip(pointmap.points, pointmap.valid, strict=True):
+        # Black is where the offset is: the smallest value, which stands in for what is not seen.
+        yield np.rint((np.where(seen[..., None], xyz, low) - low) * (255 / span)).astype(np.uint8)
+
+
 def pointmap_mp4(clip: Clip, out: Path, *, overwrite: bool = False) -> list[Path]:
     """The paper's pseudo-RGB pointmap video ``out`` (.mp4) and, beside it, its metric scale as .json.
 
@@ -38,13 +47,7 @@ def pointmap_mp4(clip: Clip, out: Path, *, overwrite: bool = False) -> list[Path
     """
     _need_suffix(out, ".mp4")
     low, high = _extent(clip.pointmap)
-    # A constant axis has no range to spread; any positive divisor maps it to 0.
-    span = np.where(high > low, high - low, 1)
-    images = (
-        # Black is where the offset is: the smallest value, which stands in for what is not seen.
-        np.rint((np.where(seen[..., None], xyz, low) - low) * (255 / span)).astype(np.uint8)
-        for xyz, seen in zip(clip.pointmap.points, clip.pointmap.valid, strict=True)
-    )
+    images = pseudo_rgb(clip.pointmap, low, high)
     scale = {
         "encoding": "metres = min + value / 255 * (max - min) per channel; R, G, B are x, y, z; black is invalid",
         "frame": "camera (OpenCV axes)",

@@ -24,7 +24,7 @@ from PIL import Image
 
 from kinema4d.data import video
 from kinema4d.data.dataset import Dataset
-from kinema4d.data.export import pointmap_mp4
+from kinema4d.data.export import pointmap_mp4, pseudo_rgb
 from kinema4d.data.extras import describe
 from kinema4d.data.ingest.robo4d import FPS, FRAMES, MASKS, META, decode_points
 from kinema4d.data.resample import downsample
@@ -128,7 +128,7 @@ def official_rmse(episode: Episode, *, crf: int = IMAGEIO_CRF) -> float:
     low, high = (reduce(clip.pointmap.points[seen], axis=0).astype(np.float64).tolist() for reduce in (np.min, np.max))
     with TemporaryDirectory() as temporary:
         file = Path(temporary) / "pointmap.mp4"
-        _encode_as_imageio(file, _pseudo_rgb(clip.pointmap, low, high), crf)
+        _encode_as_imageio(file, np.stack([*pseudo_rgb(clip.pointmap, np.asarray(low), np.asarray(high))]), crf)
         codes = video.read(file, count=len(clip))
     points = decode_points(codes, low, high, dense=True).points
     squares = ((points.astype(np.float64) - clip.pointmap.points) ** 2).sum(axis=-1)
@@ -165,7 +165,7 @@ def _write(episode: Episode, folder: Path, name: str) -> dict[str, Any]:
     _, beside = pointmap_mp4(replace(clip, fps=FPS), folder / "pointmap" / f"{name}.mp4")
     scale = json.loads(beside.read_text(encoding="utf-8"))
     beside.unlink()
-    images = _pseudo_rgb(clip.pointmap, scale["min"], scale["max"])
+    images = np.stack([*pseudo_rgb(clip.pointmap, np.array(scale["min"]), np.array(scale["max"]))])
     for kind, source in {"mask_videos": clip.rgb, "mask_pointmap": images}.items():
         video.write_h264(folder / kind / f"{name}.mp4", _only(source, mask), rate)
     video.write_ffv1(folder / MASKS / f"{name}.mkv", mask.view(np.uint8), rate)
@@ -186,15 +186,6 @@ def _write(episode: Episode, folder: Path, name: str) -> dict[str, Any]:
         },
         "tracks": [{"name": t.name, "Ts_world_object": t.Ts_world_object.tolist()} for t in episode.tracks],
     }
-
-
-def _pseudo_rgb(pointmap: Pointmap, low: Sequence[float], high: Sequence[float]) -> UInt8[np.ndarray, "t h w 3"]:
-    """The frames of :func:`pointmap_mp4` before compression; ``low`` and ``high`` are the metres of 0 and 255."""
-    span = np.subtract(high, low)
-    images = np.zeros(pointmap.points.shape, np.uint8)
-    for image, xyz, seen in zip(images, pointmap.points, pointmap.valid, strict=True):
-        image[seen] = np.rint((xyz[seen] - low) * (255 / np.where(span > 0, span, 1)))
-    return images
 
 
 def _only(images: UInt8[np.ndarray, "t h w 3"], mask: Bool[np.ndarray, "t h w"]) -> UInt8[np.ndarray, "t h w 3"]:

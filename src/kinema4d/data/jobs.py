@@ -7,17 +7,12 @@ killed run had finished. A worker that dies takes its job with it, and the job i
 
 from __future__ import annotations
 
-import ctypes
-import multiprocessing
 import os
-import signal
 import socket
-import sys
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +22,7 @@ from typing import Any
 from kinema4d.data.dataset import Dataset
 from kinema4d.data.manifest import Row
 from kinema4d.data.mend import alone, mend, sweep
+from kinema4d.data.pool import process_pool
 
 TRIES = 3
 """How often a job may take its worker down before it is given up."""
@@ -177,13 +173,7 @@ class _Lane:
     """One worker process with one job at a time, so that a death is that job's and disturbs no other."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")  # threads of compiled code do not survive a fork
-        for variable in (
-            "OPENBLAS_NUM_THREADS",
-            "OMP_NUM_THREADS",
-        ):  # a core each: more threads only wait for each other
-            os.environ.setdefault(variable, "1")
-        self.pool = ProcessPoolExecutor(1, mp_context=context, initializer=_end_with, initargs=(os.getpid(),))
+        self.pool = process_pool(1)
         self.first = self.pool.submit(os.getpid)
 
     @property
@@ -215,20 +205,6 @@ def _named(job: Job) -> Iterator[None]:
     except BaseException as error:
         error.add_note(f"in job {job.name}")
         raise
-
-
-def _end_with(parent: int) -> None:
-    """End with the process that hands out the jobs, however that ends, even before this began."""
-    if sys.platform == "linux":  # at once, also in the middle of compiled code
-        set_death_signal = 1  # PR_SET_PDEATHSIG of linux/prctl.h
-        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _ray(root: str, jobs: Sequence[Job], work: Work, workers: int, address: str | None) -> Results:

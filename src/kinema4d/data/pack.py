@@ -10,14 +10,11 @@ from __future__ import annotations
 import fcntl
 import itertools
 import json
-import multiprocessing
-import os
 import re
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +25,7 @@ from typing import Any
 
 from kinema4d.data.dataset import Dataset, Row, open_dataset
 from kinema4d.data.meta_file import sha256, version
+from kinema4d.data.pool import process_pool
 from kinema4d.data.shard_episode import encode
 from kinema4d.data.shard_file import BLOCK, LEVEL, Packed, Shard, write_shard
 from kinema4d.data.shards import FORMAT, VERSION, read_index
@@ -279,9 +277,8 @@ def _stream(work: Callable[[Row], Packed], rows: Iterable[Row], workers: int) ->
     if workers == 1 or len(rows) < 2 * workers:
         yield from map(work, rows)
         return
-    context = multiprocessing.get_context("spawn")  # threads of compiled code do not survive a fork
     waiting, ahead, done = iter(rows), deque[Future[Packed]](), 0
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with, initargs=(os.getpid(),)) as pool:
+    with process_pool(workers) as pool:
         try:
             for row in itertools.islice(waiting, 3 * workers):
                 ahead.append(pool.submit(work, row))
@@ -298,14 +295,3 @@ def _stream(work: Callable[[Row], Packed], rows: Iterable[Row], workers: int) ->
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def _end_with(parent: int) -> None:
-    """A worker ends with the process that packs, however that ends."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -14,6 +20,15 @@ Progress = Callable[[int, int], Any]
 """Called with how many are done, and of how many."""
 FEW = 8
 """So few are done here: a process takes about two seconds to start."""
+
+
+def process_pool(workers: int) -> ProcessPoolExecutor:
+    """Processes that end with this one, however it ends, with a core each."""
+    # Fresh interpreters: threads of this one (Numba, video decoders) do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):  # more threads than cores only wait for each other
+        os.environ.setdefault(variable, "1")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with, initargs=(os.getpid(),))
 
 
 def spread(
@@ -29,10 +44,8 @@ def spread(
             if progress is not None:
                 progress(len(out), len(items))
         return out
-    # A fresh interpreter: threads of this one (Numba, video decoders) do not survive a fork.
-    context = multiprocessing.get_context("spawn")
     try:
-        with ProcessPoolExecutor(min(workers, len(items)), mp_context=context) as pool:
+        with process_pool(min(workers, len(items))) as pool:
             for result in pool.map(function, items, chunksize=4):
                 out.append(result)
                 if progress is not None:
@@ -43,3 +56,17 @@ def spread(
             "use fewer workers (--workers 1)"
         ) from None
     return out
+
+
+def _end_with(parent: int) -> None:
+    """End with the process that started this one, however that ends, even before this began."""
+    if sys.platform == "linux":  # at once, also in the middle of compiled code
+        set_death_signal = 1  # PR_SET_PDEATHSIG of linux/prctl.h
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
