@@ -257,6 +257,15 @@ class Track:
             raise ValueError(f"track {self.name!r} needs both vertices and faces, or neither")
 
 
+def check_tracks(tracks: tuple[Track, ...], frames: int) -> None:
+    """Raise ``ValueError`` unless every track has one pose per frame."""
+    for track in tracks:
+        if len(track.Ts_world_object) != frames:
+            raise ValueError(
+                f"track {track.name!r} has {len(track.Ts_world_object)} poses but the clip {frames} frames"
+            )
+
+
 ROBOT_LABEL = "robot"
 """Label of robot pixels: this name alone, or ``robot:<link>`` where links are told apart."""
 CAMERA_ORIGINS = ("exact", "estimated", "guessed")
@@ -307,11 +316,7 @@ class Episode:
         for name, allowed in {"outcome": OUTCOMES, "camera_from": CAMERA_ORIGINS}.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"episode {name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        for track in self.tracks:
-            if len(track.Ts_world_object) != len(self.clip):
-                raise ValueError(
-                    f"track {track.name!r} has {len(track.Ts_world_object)} poses but the clip {len(self.clip)} frames"
-                )
+        check_tracks(self.tracks, len(self.clip))
 
     @property
     def robot_mask(self) -> Bool[np.ndarray, "t h w"] | None:
@@ -340,6 +345,11 @@ class Rollout:
     """The generated 4D clip."""
     provenance: Mapping[str, Any] = field(default_factory=lambda: _EMPTY)
     """Seed, configuration, checkpoint hash, version."""
+    tracks: tuple[Track, ...] = ()
+    """Where the world says that things went, if it knows: object trajectories for rewards and success checks."""
+
+    def __post_init__(self) -> None:
+        check_tracks(self.tracks, len(self.clip))
 
 
 def _frozen(a: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Save and load control signals, clips, rollouts and episodes as folders that appear whole or not at all.
 
 A folder holds ``meta.json`` with the hash of every other file, ``camera.json``, ``rgb.mp4``, the geometry,
-``labels.mkv`` and ``trajectory.npz``; an episode also ``commands.npz`` and ``tracks.npz``. Geometry is 16-bit depth
+``labels.mkv`` and ``trajectory.npz``; an episode also ``commands.npz``, an episode or a rollout ``tracks.npz``. Geometry is 16-bit depth
 plus the camera where every point lies on the ray of its own pixel (``depth.mkv``), and otherwise all three
 coordinates (``points.mkv``, ``valid.mkv``).
 """
@@ -23,7 +23,7 @@ from kinema4d.data.motion_file import read_arms, read_commands, read_tracks, wri
 from kinema4d.data.pointmap_file import read_pointmap, write_pointmap
 from kinema4d.files import whole_folder
 from kinema4d.geometry.camera import camera_to_dict, load_camera
-from kinema4d.types import Arm, Camera, Clip, Commands, Control, Episode, Pointmap, Rollout
+from kinema4d.types import Arm, Camera, Clip, Commands, Control, Episode, Pointmap, Rollout, Track
 
 FORMAT = "kinema4d clip"
 """What ``meta.json`` says it is."""
@@ -81,7 +81,7 @@ def save(
     with whole_folder(path, overwrite=overwrite, ours=_is_clip_folder) as folder:
         if isinstance(thing, Episode) and thing.commands is not None:
             meta["commands"] = write_commands(thing.commands, folder)
-        if isinstance(thing, Episode) and thing.tracks:
+        if isinstance(thing, Episode | Rollout) and thing.tracks:
             meta["tracks"] = write_tracks(thing.tracks, folder)
         _write(parts, folder, meta)
     return Path(path)
@@ -110,7 +110,7 @@ def load(path: str | Path, *, frames: slice | None = None) -> Storable:
         raise ValueError(f"{folder / 'meta.json'}: only a control signal may lack 'rgb', this is a {meta['kind']}")
     clip = Clip(camera=parts.camera, rgb=parts.rgb, pointmap=parts.pointmap, fps=parts.fps)
     if meta["kind"] == "rollout":
-        return Rollout(clip=clip, provenance=get(folder, meta, "rollout", dict))
+        return Rollout(clip=clip, provenance=get(folder, meta, "rollout", dict), tracks=_tracks(folder, meta, window))
     if meta["kind"] == "episode":
         return _episode(folder, meta, parts, clip, window)
     return clip
@@ -272,9 +272,7 @@ def _arm_window(folder: Path, arm: Arm, count: int, window: slice) -> Arm:
 def _episode(folder: Path, meta: dict[str, Any], parts: _Parts, clip: Clip, window: slice | None) -> Episode:
     texts = {key: get(folder, meta, key, str) for key in _EPISODE_TEXTS if key in meta}
     commands = read_commands(folder, get(folder, meta, "commands", dict)) if "commands" in meta else None
-    tracks = read_tracks(folder, get(folder, meta, "tracks", dict), meta["frames"]) if "tracks" in meta else ()
     if window is not None:
-        tracks = tuple(replace(track, Ts_world_object=track.Ts_world_object[window]) for track in tracks)
         commands = commands and command_window(commands, window, float(meta["fps"]))
     try:
         return Episode(
@@ -284,12 +282,19 @@ def _episode(folder: Path, meta: dict[str, Any], parts: _Parts, clip: Clip, wind
             label_names=parts.label_names,
             metric=meta.get("metric", True) is not False,
             commands=commands,
-            tracks=tracks,
+            tracks=_tracks(folder, meta, window),
             facts=get(folder, {"facts": {}} | meta, "facts", dict),
             **texts,
         )
     except ValueError as error:
         raise ValueError(f"{folder / 'meta.json'}: {error}; {AGAIN}") from None
+
+
+def _tracks(folder: Path, meta: dict[str, Any], window: slice | None) -> tuple[Track, ...]:
+    if "tracks" not in meta:
+        return ()
+    tracks = read_tracks(folder, get(folder, meta, "tracks", dict), meta["frames"])
+    return tracks if window is None else tuple(replace(t, Ts_world_object=t.Ts_world_object[window]) for t in tracks)
 
 
 def command_window(commands: Commands, window: slice, fps: float) -> Commands:
