@@ -14,7 +14,7 @@ from small_jobs import contents
 
 from kinema4d.data import generate as module
 from kinema4d.data.dataset import open_dataset
-from kinema4d.data.generate import CANDIDATES, Recipe, balance, generate, make, orders
+from kinema4d.data.generate import CANDIDATES, Recipe, balance, doable, generate, make, orders
 from kinema4d.scenes.episode import SEGMENTS, SIGMAS, TASKS
 
 pytest.importorskip("mujoco", reason="simulated episodes need MuJoCo: pip install 'kinema4d[mjcf]'")
@@ -211,3 +211,12 @@ def test_a_robot_of_ones_own_makes_plain_ids(monkeypatch: pytest.MonkeyPatch) ->
 def test_what_a_recipe_refuses(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(SMALL, **change)
+
+
+def test_what_no_robot_can_do_is_told_apart() -> None:
+    able, idle = doable(("panda",))
+    assert "pour" in idle  # its wrist does not turn so far
+    assert set(able) | set(idle) == set(TASKS)
+    assert "pick_place" in able
+    with pytest.raises(ValueError, match="none of panda can do pour"):
+        orders(Recipe(robots=("panda",), tasks=("pour",)))

@@ -49,15 +49,19 @@ def generate(
         json: Print one JSON object instead of a table.
     """
     from kinema4d.data.dataset import open_dataset
-    from kinema4d.data.generate import Recipe, balance
+    from kinema4d.data.generate import Recipe, balance, doable
     from kinema4d.data.generate import generate as make
-    from kinema4d.scenes.episode import TASKS
 
+    chosen = _names(tasks)
+    if tasks == "all":
+        chosen, idle = doable(_names(robots))
+        if idle:
+            warn(f"left out, because none of {robots} can do it: {', '.join(idle)}")
     recipe = Recipe(
         suite=suite,
         episodes=episodes,
         robots=_names(robots),
-        tasks=tuple(TASKS) if tasks == "all" else _names(tasks),
+        tasks=chosen,
         scenarios=_names(scenarios),
         failures=failures,
         seed=seed,

@@ -26,6 +26,8 @@ from kinema4d.scenes.episode import (  # fmt: skip
     SEGMENTS,
     SIGMAS,
     TASKS,
+    Outcome,
+    Stage,
     Wish,
     disturb,
     perform,
@@ -116,6 +118,13 @@ def _robot(name: str) -> Robot:
     return load_robot(name)
 
 
+def doable(robots: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The tasks that at least one of the robots can do, and the others."""
+    reaches = [measure_reach(_robot(with_hand(name))) for name in robots]
+    able = tuple(name for name, task in TASKS.items() if any(task.possible(reach) for reach in reaches))
+    return able, tuple(name for name in TASKS if name not in able)
+
+
 def orders(recipe: Recipe) -> list[Order]:
     """All demonstrations of a recipe. Robots, tasks and scenarios take turns, so that any part of it is balanced: in
     robots x scenarios rounds of all tasks, every task meets every pair of robot and scenario once."""
@@ -147,23 +156,23 @@ def _plain_name(robot: str) -> str:
     return re.sub(r"[^A-Za-z0-9._=+-]+", "_", Path(robot).name)
 
 
+def demonstrate(order: Order) -> tuple[Stage, Outcome, int]:
+    """The expert's success in the order's scene, or in the next ones where it fails; and how many failed."""
+    robot = _robot(order.robot)
+    for attempt in range(DEMONSTRATIONS):
+        stage = set_stage(robot, replace(order.wish, seed=order.wish.seed + attempt * 1_000_000_007))
+        outcome = perform(stage)
+        if outcome.success:
+            return stage, outcome, attempt
+    raise ValueError(
+        f"the expert failed in {DEMONSTRATIONS} {order.wish.scenario} scenes of {order.wish.task} with {order.robot}"
+    )
+
+
 def make(root: str, content: tuple[Order, tuple[str, ...]]) -> list[Row]:
     """Write the episodes of an order that are missing; what a worker process does."""
     order, missing = content
-    stage, outcome, attempt = None, None, 0
-    robot = _robot(order.robot)
-    for attempt in range(DEMONSTRATIONS):
-        wish = replace(order.wish, seed=order.wish.seed + attempt * 1_000_000_007)
-        stage = set_stage(robot, wish)
-        outcome = perform(stage)
-        if outcome.success:
-            break
-    assert stage is not None
-    assert outcome is not None
-    if not outcome.success:
-        raise ValueError(
-            f"the expert failed in {DEMONSTRATIONS} {order.wish.scenario} scenes of {order.wish.task} with {order.robot}"
-        )
+    stage, outcome, attempt = demonstrate(order)
     rows = []
     for id, disturbance in zip(order.ids, [None, *order.disturbances], strict=True):
         if id not in missing:

@@ -23,7 +23,7 @@ from kinema4d.scenes.path import Key, Path
 from kinema4d.scenes.picture import draw, label_names
 from kinema4d.scenes.reach import Reach, grasp_pose, measure_reach
 from kinema4d.scenes.room import sample_camera, sample_light, sample_room
-from kinema4d.scenes.tasks import Cast, CrowdedError, Evidence, Task
+from kinema4d.scenes.tasks import Cast, CrowdedError, Evidence, Task, roles_of
 from kinema4d.scenes.world import Scene, World, surface_of
 from kinema4d.types import Arm, Clip, Commands, Episode, Pointmap, Track, Trajectory
 
@@ -157,7 +157,7 @@ def perform(stage: Stage, way: Path | None = None) -> Outcome:
     links = len(stage.scene.robot.link_names)
     poses = {name: Ts[:, links + i] for i, name in enumerate(world.names)}
     joint = world.joint_of(cast.target, qpos) if len(cast.target.bodies) > 1 else None
-    evidence = Evidence(cast=cast, Ts=poses, joint=joint, gaps=gaps)
+    evidence = Evidence(roles=roles_of(cast), Ts=poses, joint=joint, gaps=gaps)
     return Outcome(
         path=way,
         qpos=qpos,
@@ -229,6 +229,7 @@ def compose(stage: Stage, outcome: Outcome, seen: Render, *, source: str, facts:
         "scenario": wish.scenario,
         "seed": wish.seed,
         "target": stage.cast.target.name,
+        "roles": roles_of(stage.cast).to_json(),
         "min_gap_m": round(float(outcome.gaps.min()), 5),
         "min_gap_s": round(nearest * commands.seconds, 3),
         "light": {"direction_world": list(scene.light.direction_world), "ambient": scene.light.ambient},

@@ -80,11 +80,11 @@ def _pick_place_plan(rng: np.random.Generator, cast: Cast, reach: Reach) -> list
 
 
 def _placed(evidence: Evidence) -> bool:
-    goal = evidence.cast.goal
+    goal = evidence.roles.goal
     assert goal is not None
     offset = evidence.target()[-1, :3, 3] - evidence.goal()[-1, :3, 3]
     near = float(np.hypot(offset[0], offset[1])) < (0.8 * goal.half[0] if goal.kind == "bowl" else goal.half[0])
-    low = offset[2] < goal.half[2] + max(evidence.cast.target.half)
+    low = offset[2] < goal.half[2] + max(evidence.roles.target.half)
     return bool(near and low and evidence.released)
 
 
@@ -106,10 +106,10 @@ def _stack_plan(rng: np.random.Generator, cast: Cast, reach: Reach) -> list[Key]
 
 
 def _stacked(evidence: Evidence) -> bool:
-    cast = evidence.cast
-    assert cast.goal is not None
+    roles = evidence.roles
+    assert roles.goal is not None
     offset = evidence.target()[-1, :3, 3] - evidence.goal()[-1, :3, 3]
-    high = abs(offset[2] - cast.target.half[2] - cast.goal.half[2]) < 0.01
+    high = abs(offset[2] - roles.target.half[2] - roles.goal.half[2]) < 0.01
     return bool(high and np.hypot(offset[0], offset[1]) < 0.025 and evidence.released)
 
 
@@ -172,11 +172,11 @@ def _pour_plan(rng: np.random.Generator, cast: Cast, reach: Reach) -> list[Key]:
 
 
 def _poured(evidence: Evidence) -> bool:
-    assert evidence.cast.goal is not None
+    assert evidence.roles.goal is not None
     tilted = evidence.tilt.max() > np.radians(75) and evidence.target()[-1, 2, 3] > 0.08
     bowl_at = evidence.goal()[-1, :3, 3]
-    beads = [evidence.Ts[f"{t.name}/{t.bodies[0].name}"][-1, :3, 3] for t in evidence.cast.extra]
-    inside = [np.hypot(*(b - bowl_at)[:2]) < evidence.cast.goal.half[0] and b[2] < 0.08 for b in beads]
+    beads = [evidence.Ts[role.body][-1, :3, 3] for role in evidence.roles.extra]
+    inside = [np.hypot(*(b - bowl_at)[:2]) < evidence.roles.goal.half[0] and b[2] < 0.08 for b in beads]
     return bool(tilted and sum(inside) >= 2)
 
 

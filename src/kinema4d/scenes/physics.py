@@ -135,7 +135,7 @@ def _add_joint(
 
 
 def _add_hull(mj: Any, spec: Any, body: Any, robot: Robot, i: int, prefix: str) -> None:
-    points = _hulls(robot)[i]
+    points = link_hulls(robot)[i]
     if points is None:  # a link without a surface still needs some mass to be simulated
         body.mass, body.inertia, body.explicitinertial = 0.01, [1e-5, 1e-5, 1e-5], True
         return
@@ -156,7 +156,7 @@ def _add_hull(mj: Any, spec: Any, body: Any, robot: Robot, i: int, prefix: str) 
 
 
 @lru_cache(maxsize=16)
-def _hulls(robot: Robot) -> list[tuple[np.ndarray, np.ndarray] | None]:
+def link_hulls(robot: Robot) -> list[tuple[np.ndarray, np.ndarray] | None]:
     """The convex hull of every link, of points that lie furthest out in some direction: corners stay exact, and a
     curved surface shrinks by less than a millimetre."""
     from scipy.spatial import ConvexHull, QhullError

@@ -137,9 +137,7 @@ def _poke_plan(rng: np.random.Generator, cast: Cast, reach: Reach) -> list[Key]:
 
 
 def _poked(evidence: Evidence) -> bool:
-    return bool(
-        evidence.gaps.min() < 0.001 and 0.003 < evidence.shift < 0.06 and evidence.tilt[-1] < 0.3 and evidence.released
-    )
+    return bool(evidence.touched and 0.003 < evidence.shift < 0.06 and evidence.tilt[-1] < 0.3 and evidence.released)
 
 
 def _miss_setup(rng: np.random.Generator, reach: Reach) -> Cast:
@@ -174,7 +172,7 @@ def _miss_plan(rng: np.random.Generator, cast: Cast, reach: Reach) -> list[Key]:
 
 
 def _missed(evidence: Evidence) -> bool:
-    return bool(0.0 < evidence.gaps.min() < 0.04 and evidence.shift < 0.002)
+    return bool(-evidence.slack < evidence.gaps.min() < 0.04 and evidence.shift < 0.002)
 
 
 TASKS: dict[str, Task] = {

@@ -2,18 +2,20 @@
 
 A task is three functions in one of the dicts ``TASKS`` of ``grasp_tasks``, ``push_tasks`` and ``joint_tasks``. ``setup`` makes the things that matter and puts them on the table,
 ``plan`` writes key poses of the hand from what it knows of the scene, ``success`` looks at the simulator's states, never
-at the plan.
+at the plan. What ``success`` needs is small and plain (:class:`Roles`), is kept with the episode, and so lets anybody
+judge later where a generated clip puts the things.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from kinema4d.geometry.se3 import place
+from kinema4d.geometry.se3 import invert, matrix_to_rotvec, place
 from kinema4d.scenes import looks
 from kinema4d.scenes.path import Key
 from kinema4d.scenes.reach import Reach
@@ -47,11 +49,112 @@ class Cast:
         return (self.target, *((self.goal,) if self.goal else ()), *self.extra)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Moving:
+    """The joint of a thing that has one."""
+
+    body: str
+    """Track of the part that moves; it hangs on the thing's first body."""
+    kind: str
+    """``slide`` or ``hinge``."""
+    axis: tuple[float, float, float]
+    """In the frame of the part."""
+    T_parent_body: tuple[tuple[float, ...], ...]
+    """The part's frame in its parent at position 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Role:
+    """As much of a thing as the rules of success need, in plain numbers."""
+
+    name: str
+    """What an instruction calls it."""
+    kind: str
+    """Which maker made it."""
+    half: tuple[float, float, float]
+    """Half sizes of its bounding box at the start."""
+    body: str
+    """Track of its first body."""
+    joint: Moving | None = None
+    """Its own joint, where it has one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roles:
+    """Who is who in a task: what an episode keeps as its fact ``roles``."""
+
+    target: Role
+    """What is acted on."""
+    goal: Role | None = None
+    """Where it should go."""
+    extra: tuple[Role, ...] = ()
+    """Other things that belong to the task."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return _listed(asdict(self))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Roles:
+        """Back from JSON."""
+        try:
+            goal = None if data["goal"] is None else _role(data["goal"])
+            return cls(target=_role(data["target"]), goal=goal, extra=tuple(_role(r) for r in data["extra"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"the roles of an episode lack or mistake something ({error!r}): generate again") from None
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _listed(inner) for key, inner in value.items()}
+    return [_listed(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _role(data: Mapping[str, Any]) -> Role:
+    moving = None
+    if (joint := data["joint"]) is not None:
+        x, y, z = (float(n) for n in joint["axis"])
+        rows = tuple(tuple(float(n) for n in row) for row in joint["T_parent_body"])
+        moving = Moving(body=joint["body"], kind=joint["kind"], axis=(x, y, z), T_parent_body=rows)
+    a, b, c = (float(n) for n in data["half"])
+    return Role(name=data["name"], kind=data["kind"], half=(a, b, c), body=data["body"], joint=moving)
+
+
+def role_of(thing: Thing) -> Role:
+    """A thing's role."""
+    moving = None
+    for body in thing.bodies:
+        if body.joint in ("slide", "hinge"):
+            x, y, z = (float(n) for n in body.axis)
+            rows = tuple(tuple(float(n) for n in row) for row in body.T_parent_body)
+            moving = Moving(body=f"{thing.name}/{body.name}", kind=body.joint, axis=(x, y, z), T_parent_body=rows)
+            break
+    a, b, c = (float(n) for n in thing.half)
+    first = f"{thing.name}/{thing.bodies[0].name}"
+    return Role(name=thing.name, kind=thing.kind, half=(a, b, c), body=first, joint=moving)
+
+
+def roles_of(cast: Cast) -> Roles:
+    """Everybody's role."""
+    goal = None if cast.goal is None else role_of(cast.goal)
+    return Roles(target=role_of(cast.target), goal=goal, extra=tuple(role_of(t) for t in cast.extra))
+
+
+def joint_position(role: Role, Ts: Mapping[str, Float[np.ndarray, "t 4 4"]]) -> Float[np.ndarray, " t"] | None:
+    """Position of a thing's joint from where its parts are, metres or radians; None where it has none."""
+    if role.joint is None:
+        return None
+    axis, T_parent_body = np.array(role.joint.axis), np.array(role.joint.T_parent_body)
+    T = invert(T_parent_body) @ invert(Ts[role.body]) @ Ts[role.joint.body]
+    moved = T[:, :3, 3] if role.joint.kind == "slide" else matrix_to_rotvec(T[:, :3, :3])
+    return moved @ axis / np.linalg.norm(axis)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evidence:
-    """What happened, from the simulator: what success is judged by."""
+    """What happened: what success is judged by. From the simulator, or from where somebody found the things."""
 
-    cast: Cast
+    roles: Roles
     """Who was meant."""
     Ts: dict[str, Float[np.ndarray, "t 4 4"]]
     """World pose of every body of every thing at every frame, by name."""
@@ -59,15 +162,22 @@ class Evidence:
     """Position of the target's own joint, where it has one."""
     gaps: Float[np.ndarray, " n"]
     """Distance between robot and target at every tick, metres."""
+    slack: float = 0.0
+    """How far poses may be off, metres: 0 from the simulator, some millimetres from a picture."""
 
     def target(self) -> Float[np.ndarray, "t 4 4"]:
         """Poses of the target's first body."""
-        return self.Ts[f"{self.cast.target.name}/{self.cast.target.bodies[0].name}"]
+        return self.Ts[self.roles.target.body]
 
     def goal(self) -> Float[np.ndarray, "t 4 4"]:
         """Poses of the goal."""
-        assert self.cast.goal is not None
-        return self.Ts[f"{self.cast.goal.name}/{self.cast.goal.bodies[0].name}"]
+        assert self.roles.goal is not None
+        return self.Ts[self.roles.goal.body]
+
+    @property
+    def touched(self) -> bool:
+        """Whether the robot ever touched the target."""
+        return bool(self.gaps.min() < 0.001 + self.slack)
 
     @property
     def released(self) -> bool:
