@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from jaxtyping import install_import_hook
 
 ROOT = Path(__file__).parents[1]
@@ -20,6 +21,8 @@ def _checked_modules() -> list[str]:
     return [n for n in names if not n.endswith(("_kernels", "__init__"))]
 
 
+settings.register_profile("patient", deadline=None)  # a busy machine is no failure
+settings.load_profile("patient")
 install_import_hook(_checked_modules(), "typechecker.check")
 
 

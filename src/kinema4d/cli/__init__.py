@@ -16,6 +16,7 @@ from kinema4d.cli.control import control
 from kinema4d.cli.curate import curate
 from kinema4d.cli.data_doctor import doctor as data_doctor
 from kinema4d.cli.doctor import doctor
+from kinema4d.cli.evaluate import evaluate
 from kinema4d.cli.export import export
 from kinema4d.cli.generate import generate
 from kinema4d.cli.ingest import ingest
@@ -24,12 +25,15 @@ from kinema4d.cli.shards import shards
 from kinema4d.cli.split import split
 from kinema4d.cli.stats import stats
 from kinema4d.cli.view import view
+from kinema4d.cli.weights import weights
 
 COMMANDS: dict[str, Any] = {
     "control": control,
+    "evaluate": evaluate,
     "view": view,
     "calibrate": calibrate,
     "doctor": doctor,
+    "weights": weights,
     "data": {
         "generate": generate,
         "ingest": ingest,
