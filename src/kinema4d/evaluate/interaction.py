@@ -293,7 +293,7 @@ def _verdict(truth: Episode, found: Mapping[str, Found], at: np.ndarray) -> str 
 def _deciding(truth: Episode) -> set[str]:
     if "roles" in truth.facts:
         roles = truth.facts["roles"]
-        own = {roles["target"]["body"], *((roles["goal"] or {}).get("body", ""),)}
+        own = {roles["target"]["body"], (roles["goal"] or {}).get("body", ""), *(r["body"] for r in roles["extra"])}
         return own | ({roles["target"]["joint"]["body"]} if roles["target"]["joint"] else set())
     return {str(truth.facts.get("thing", ""))}
 
