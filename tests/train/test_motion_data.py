@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 pytest.importorskip("mujoco", reason="simulated motions need MuJoCo: pip install 'kinema4d[mjcf]'")
 
 from kinema4d.data.generate import Recipe
+from kinema4d.data.store import save
 from kinema4d.robot.zoo import load_robot
 from kinema4d.scenes.episode import Wish, perform, record, set_stage
 from kinema4d.train.motion_batches import ACTIVE, batch, cut, shell_points
@@ -20,6 +22,7 @@ from kinema4d.train.motion_loss import errors, estimate_loss, loss, noise_like
 from kinema4d.train.motion_pack import (
     Motion,
     from_episode,
+    from_folder,
     from_outcome,
     read_pack,
     sample_surface,
@@ -56,13 +59,21 @@ def test_a_pack_holds_what_physics_did_and_is_not_made_twice(pack: tuple[Path, l
         read_pack(folder / "elsewhere")
 
 
-def test_a_recorded_episode_gives_the_same_motion_as_physics():
+def test_a_recorded_episode_gives_the_same_motion_as_physics(tmp_path: Path):
     stage = set_stage(load_robot("k4arm"), Wish(task="push", seed=1, height=32, width=48))
     outcome = perform(stage)
-    a, b = from_outcome(stage, outcome), from_episode(record(stage, outcome, source="x", facts={}, threads=1))
-    assert a.names == b.names
-    np.testing.assert_allclose(a.Ts_world_part, b.Ts_world_part, atol=1e-6)
-    np.testing.assert_allclose(a.Ts_world_link, b.Ts_world_link, atol=1e-6)
+    episode = record(stage, outcome, source="x", facts={}, threads=1)
+    save(episode, tmp_path / "episode")
+    a = from_outcome(stage, outcome)
+    for b in (from_episode(episode), from_folder(tmp_path / "episode")):
+        assert a.names == b.names
+        assert (a.task, a.success, a.seed) == (b.task, b.success, b.seed)
+        np.testing.assert_allclose(a.Ts_world_part, b.Ts_world_part, atol=1e-6)
+        np.testing.assert_allclose(a.Ts_world_link, b.Ts_world_link, atol=1e-6)
+    with pytest.raises(ValueError, match="one robot at a time, this episode has 0"):
+        from_episode(replace(episode, arms=()))
+    with pytest.raises(ValueError, match="no tracks with surfaces"):
+        from_episode(replace(episode, tracks=()))
 
 
 def test_surface_points_lie_on_the_surface_and_spread_by_area():

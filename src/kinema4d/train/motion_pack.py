@@ -7,16 +7,19 @@ each whole or absent, so an interrupted run goes on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Float32, Int32
 
 from kinema4d.data.generate import Order, Recipe, demonstrate, orders
+from kinema4d.data.motion_file import read_arms, read_tracks
 from kinema4d.data.pool import Progress, spread
+from kinema4d.data.store import read_meta
 from kinema4d.files import whole_file
 from kinema4d.robot.kinematics import forward_kinematics
 from kinema4d.robot.model import Robot
@@ -24,7 +27,7 @@ from kinema4d.robot.zoo import load_robot
 from kinema4d.scenes.episode import Outcome, Stage, disturb, perform
 from kinema4d.scenes.hand import hand_links
 from kinema4d.scenes.world import surface_of
-from kinema4d.types import Episode
+from kinema4d.types import Arm, Episode, Track
 
 POINTS = 128
 """Surface points kept per part."""
@@ -159,27 +162,40 @@ def from_outcome(stage: Stage, outcome: Outcome) -> Motion:
     )
 
 
-def from_episode(episode: Episode, *, seed: int = 0) -> Motion:
+def from_episode(episode: Episode) -> Motion:
     """A recorded episode whose things have tracks with surfaces."""
-    if len(episode.arms) != 1:
-        raise ValueError(f"the motion model learns from one robot at a time, this episode has {len(episode.arms)}")
-    tracks = [t for t in episode.tracks if t.vertices is not None and t.faces is not None]
+    said = {"fps": episode.clip.fps, "task": episode.task, "outcome": episode.outcome, "facts": episode.facts}
+    return _recorded(episode.arms, episode.tracks, said)
+
+
+def from_folder(folder: Path) -> Motion:
+    """The same from an episode's folder, without looking at its pictures."""
+    meta = read_meta(folder)
+    if "tracks" not in meta:
+        raise ValueError(f"{folder} has no tracks: there is nothing to learn motion from")
+    return _recorded(read_arms(folder, meta), read_tracks(folder, meta["tracks"], meta["frames"]), meta)
+
+
+def _recorded(arms: Sequence[Arm], tracks: Sequence[Track], said: Mapping[str, Any]) -> Motion:
+    if len(arms) != 1:
+        raise ValueError(f"the motion model learns from one robot at a time, this episode has {len(arms)}")
+    tracks = [t for t in tracks if t.vertices is not None and t.faces is not None]
     if not tracks:
         raise ValueError("this episode has no tracks with surfaces: there is nothing to learn motion from")
-    arm, rng = episode.arms[0], np.random.default_rng(seed)
-    robot = _robot(arm.robot)
+    arm, seed = arms[0], int(said.get("facts", {}).get("seed") or 0)
+    rng = np.random.default_rng(seed)
     surfaces = [sample_surface(np.asarray(t.vertices), np.asarray(t.faces), POINTS, rng) for t in tracks]
     return Motion(
         robot=arm.robot,
-        Ts_world_link=link_poses(robot, arm.trajectory.q, arm.trajectory.T_world_base),
+        Ts_world_link=link_poses(_robot(arm.robot), arm.trajectory.q, arm.trajectory.T_world_base),
         points=np.stack([p for p, _ in surfaces]),
         normals=np.stack([n for _, n in surfaces]),
         Ts_world_part=np.stack([t.Ts_world_object for t in tracks], axis=1).astype(np.float32),
         names=tuple(t.name for t in tracks),
-        fps=episode.clip.fps,
-        task=episode.task,
-        success=episode.outcome == "success",
-        seed=int(episode.facts.get("seed") or 0),
+        fps=float(said["fps"]),
+        task=str(said.get("task", "")),
+        success=said.get("outcome") == "success",
+        seed=seed,
     )
 
 
