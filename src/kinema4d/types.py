@@ -176,6 +176,31 @@ class Arm:
     """Per frame: angle between asked and reached tool orientation (0 in joint spaces)."""
 
 
+SOLID_ROLES = ("finger", "palm", "arm")
+"""What a solid of a robot may be."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Solid:
+    """One link of a robot as something that pushes: its convex hull, and where it is at every frame."""
+
+    name: str
+    """Of the link, as in ``link_names``."""
+    role: str
+    """``finger`` where the gripper moves it, ``palm`` where fingers hang on it, else ``arm``."""
+    vertices: Float[np.ndarray, "v 3"]
+    """Corners of the hull in the frame of the link, metres."""
+    faces: Int32[np.ndarray, "f 3"]
+    """Triangles of the hull, normals outward."""
+    Ts_world_link: Float[np.ndarray, "t 4 4"]
+    """Where the link is at each frame."""
+
+    def __post_init__(self) -> None:
+        if self.role not in SOLID_ROLES:
+            raise ValueError(f"a solid is one of {', '.join(SOLID_ROLES)}, got {self.role!r}")
+        check_transforms(self.Ts_world_link, f"solid {self.name!r}")
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Control:
     """The 4D robot control signal: where the robot is in every pixel of every frame."""
@@ -194,6 +219,8 @@ class Control:
     """Frames per second."""
     rgb: UInt8[np.ndarray, "t h w 3"] | None = None
     """Shaded robot on black, where asked for."""
+    solids: tuple[Solid, ...] = ()
+    """The links that have a surface, for worlds in which the robot moves things."""
 
     @property
     def mask(self) -> Bool[np.ndarray, "t h w"]:

@@ -21,9 +21,9 @@ from kinema4d.geometry.mesh import weld
 from kinema4d.geometry.se3 import apply, invert
 from kinema4d.robot.kinematics import forward_kinematics
 from kinema4d.robot.model import Robot
+from kinema4d.robot.solids import link_hulls
 from kinema4d.robot.zoo import load_robot
 from kinema4d.scenes.hand import hand_links
-from kinema4d.scenes.physics import link_hulls
 from kinema4d.types import Arm
 
 SAMPLES = 1200

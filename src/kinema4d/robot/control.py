@@ -11,6 +11,7 @@ from kinema4d.geometry.raster import NEAR, Light, Render, Surfaces, assemble, ra
 from kinema4d.robot.actions import Actions, drive
 from kinema4d.robot.kinematics import forward_kinematics
 from kinema4d.robot.model import Robot
+from kinema4d.robot.solids import solids_of
 from kinema4d.types import Arm, Camera, Control, Pointmap
 
 
@@ -72,6 +73,7 @@ def project(
         arms=tuple(arms),
         fps=fps,
         rgb=render.rgb,
+        solids=solids_of(robots, arms),
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,8 @@ from jaxtyping import Float
 
 from kinema4d.geometry.se3 import matrix_to_quaternion
 from kinema4d.robot.model import PRISMATIC, REVOLUTE, Robot
+from kinema4d.robot.solids import link_hulls
 
-HULL_DIRECTIONS = 300
-"""How many directions to look for the corners of a link's hull in."""
 LEVER_M = 0.055
 """Length of a swinging finger: turns its force into a torque."""
 ROBOT, THING = 1, 2
@@ -153,38 +151,3 @@ def _add_hull(mj: Any, spec: Any, body: Any, robot: Robot, i: int, prefix: str) 
         density=800.0,
         group=3,
     )
-
-
-@lru_cache(maxsize=16)
-def link_hulls(robot: Robot) -> list[tuple[np.ndarray, np.ndarray] | None]:
-    """The convex hull of every link, of points that lie furthest out in some direction: corners stay exact, and a
-    curved surface shrinks by less than a millimetre."""
-    from scipy.spatial import ConvexHull, QhullError
-
-    n = np.arange(HULL_DIRECTIONS) + 0.5
-    polar, turn = np.arccos(1 - 2 * n / HULL_DIRECTIONS), np.pi * (1 + 5**0.5) * n
-    directions = np.stack([np.cos(turn) * np.sin(polar), np.sin(turn) * np.sin(polar), np.cos(polar)], axis=1)
-    hulls: list[tuple[np.ndarray, np.ndarray] | None] = []
-    for i in range(len(robot.link_names)):
-        points = [v.mesh.vertices for v in robot.visuals if v.link == i]
-        if not points:
-            hulls.append(None)
-            continue
-        cloud = np.concatenate(points)
-        cloud = cloud[np.unique([int((cloud @ direction).argmax()) for direction in directions])]
-        try:
-            cloud = cloud[ConvexHull(cloud).vertices]
-            hull = ConvexHull(cloud)
-        except QhullError:
-            raise ValueError(f"the surface of link {robot.link_names[i]!r} is flat: it cannot collide") from None
-        hulls.append((cloud.astype(np.float32), _outward(hull, cloud)))
-    return hulls
-
-
-def _outward(hull: Any, points: np.ndarray) -> np.ndarray:
-    """Triangles of a hull, wound so that their normals point out."""
-    faces = hull.simplices.astype(np.int32)
-    a, b, c = (points[faces[:, n]] for n in range(3))
-    flip = (np.cross(b - a, c - a) * hull.equations[:, :3]).sum(axis=1) < 0
-    faces[flip] = faces[flip][:, ::-1]
-    return faces
