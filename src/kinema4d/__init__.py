@@ -29,6 +29,7 @@ _PUBLIC = {
     "load_actions": "kinema4d.robot.action_files",
     "load_camera": "kinema4d.geometry.camera",
     "load_robot": "kinema4d.robot.zoo",
+    "load_world": "kinema4d.world.load",
     "look_at": "kinema4d.geometry.se3",
     "place": "kinema4d.geometry.se3",
     "save": "kinema4d.data.store",
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from kinema4d.types import Rollout as Rollout
     from kinema4d.types import Trajectory as Trajectory
     from kinema4d.viewer.view import view as view
+    from kinema4d.world.load import load_world as load_world
 
 
 def __getattr__(name: str) -> Any:

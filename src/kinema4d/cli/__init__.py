@@ -22,13 +22,17 @@ from kinema4d.cli.generate import generate
 from kinema4d.cli.ingest import ingest
 from kinema4d.cli.record_libero import record_libero
 from kinema4d.cli.shards import shards
+from kinema4d.cli.simulate import simulate
 from kinema4d.cli.split import split
 from kinema4d.cli.stats import stats
+from kinema4d.cli.train import train
 from kinema4d.cli.view import view
 from kinema4d.cli.weights import weights
 
 COMMANDS: dict[str, Any] = {
     "control": control,
+    "simulate": simulate,
+    "train": train,
     "evaluate": evaluate,
     "view": view,
     "calibrate": calibrate,

@@ -22,6 +22,7 @@ def generate(
     seed: int = 0,
     height: int = 96,
     width: int = 144,
+    look: Literal["train", "unseen"] = "train",
     workers: int = 2,
     engine: Literal["local", "ray"] = "local",
     ray_address: str | None = None,
@@ -38,11 +39,12 @@ def generate(
         robots: Zoo names or files, separated by commas; a bare arm gets a hand (arm+k4grip chooses one).
         tasks: Names separated by commas, or all: pick_place, stack, pour, push, topple, poke, near_miss,
             open_drawer, close_drawer, open_hinge, close_hinge, push_lever.
-        scenarios: The paper's: canonical, cluttered, dynamic.
+        scenarios: The paper's canonical, cluttered, dynamic; or packed, which no world learns from.
         failures: Disturbed episodes per demonstration, 0 to 9; 9 is the paper's set.
         seed: Of everything random.
         height: Image rows.
         width: Image columns.
+        look: unseen has textures and cameras that no world learns from.
         workers: Processes, each on one core.
         engine: Processes here, or a Ray cluster.
         ray_address: Cluster to join; by default a local one with --workers cores.
@@ -67,6 +69,7 @@ def generate(
         seed=seed,
         height=height,
         width=width,
+        look=look,
     )
     with bar("simulating", quiet=json) as progress:
         tell = None if progress is None else lambda s, total: progress(s.jobs + len(s.skipped), total)

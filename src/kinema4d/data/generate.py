@@ -19,7 +19,7 @@ from kinema4d.data.jobs import Job, Summary, run, writing
 from kinema4d.files import whole_file
 from kinema4d.robot.model import Robot
 from kinema4d.robot.zoo import load_robot
-from kinema4d.scenes.clutter import SCENARIOS
+from kinema4d.scenes.clutter import PAPER, SCENARIOS
 from kinema4d.scenes.episode import (  # fmt: skip
     NOISE_M,
     NOISE_RAD,
@@ -34,6 +34,7 @@ from kinema4d.scenes.episode import (  # fmt: skip
     record,
     set_stage,
 )
+from kinema4d.scenes.looks import LOOKS
 from kinema4d.scenes.reach import measure_reach
 
 SUITES = {"tabletop": "one robot at a table, twelve tasks, three scenarios"}
@@ -58,7 +59,7 @@ class Recipe:
     """Robots that take turns; a bare arm gets a hand."""
     tasks: tuple[str, ...] = tuple(TASKS)
     """Tasks that take turns."""
-    scenarios: tuple[str, ...] = tuple(SCENARIOS)
+    scenarios: tuple[str, ...] = PAPER
     """Scenarios that take turns."""
     failures: int = 3
     """How many of the nine disturbances of each demonstration."""
@@ -68,6 +69,8 @@ class Recipe:
     """Image rows."""
     width: int = 144
     """Image columns."""
+    look: str = "train"
+    """``unseen`` for textures and cameras that no world learns from."""
 
     def __post_init__(self) -> None:
         for name, known in {"tasks": TASKS, "scenarios": SCENARIOS}.items():
@@ -76,6 +79,8 @@ class Recipe:
                 raise ValueError(f"unknown {name} {', '.join(strangers) or '(none)'}; known are {', '.join(known)}")
         if self.suite not in SUITES:
             raise ValueError(f"unknown suite {self.suite!r}; known are {', '.join(SUITES)}")
+        if self.look not in LOOKS:
+            raise ValueError(f"unknown look {self.look!r}; known are {', '.join(LOOKS)}")
         if not self.robots:
             raise ValueError("give at least one robot")
         if not 0 <= self.failures <= len(CANDIDATES):
@@ -145,7 +150,7 @@ def orders(recipe: Recipe) -> list[Order]:
         rng = np.random.default_rng([recipe.seed, number])
         chosen = sorted(rng.permutation(len(CANDIDATES))[: recipe.failures])
         left = min(recipe.failures, recipe.episodes - number * each - 1)
-        wish = Wish(task=task, scenario=scenario, seed=recipe.seed * 1_000_000 + number, height=recipe.height, width=recipe.width)  # fmt: skip
+        wish = Wish(task=task, scenario=scenario, seed=recipe.seed * 1_000_000 + number, height=recipe.height, width=recipe.width, look=recipe.look)  # fmt: skip
         id = f"{recipe.suite}-{recipe.seed}-{number:06d}-{task}-{_plain_name(robot)}"
         made.append(Order(id=id, robot=robot, wish=wish, disturbances=tuple(CANDIDATES[i] for i in chosen[:left])))
     return made
@@ -224,6 +229,7 @@ def _remember(root: Path, recipe: Recipe) -> None:
     now = json.loads(json.dumps(asdict(recipe)))
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
+        before = {"look": "train"} | before  # recipes of 0.1's first months had no look
         changed = [key for key in now if now[key] != before.get(key) and key != "episodes"]
         if changed:
             said = ", ".join(f"{key} {before.get(key)} now {now[key]}" for key in changed)

@@ -19,8 +19,13 @@ SCENARIOS: dict[str, str] = {
     "canonical": "no distractors",
     "cluttered": "3 to 5 distractors within 5 cm of the target",
     "dynamic": "6 to 8 distractors anywhere, one of them before the target as the camera sees it",
+    "packed": "3 distractors beside the target and 5 to 7 anywhere: kept for judging layouts that no world learns from",
 }
 """Every scenario."""
+PAPER = ("canonical", "cluttered", "dynamic")
+"""Those of the paper."""
+CROWD = {"cluttered": (3, 6), "dynamic": (6, 9), "packed": (8, 11)}
+"""How many distractors, from and below."""
 NEAR_M = 0.05
 """How near the distractors of a cluttered scene are, surface to surface."""
 HIDDEN = (0.05, 0.85)
@@ -40,7 +45,7 @@ def clutter(
     taken, made = list(cast.things), []
     names = {thing.name for thing in taken}
     # What the target sweeps is its own path when it is carried, and the way of a drawer when it opens.
-    count = int(rng.integers(3, 6)) if scenario == "cluttered" else int(rng.integers(6, 9))
+    count = int(rng.integers(*CROWD[scenario]))
     for n in range(count):
         makers = TALL if scenario == "dynamic" and n == 0 else SMALL
         thing = _fitting(rng, scenario, n, makers, names, cast, reach, commands, camera, taken)
@@ -55,23 +60,25 @@ def _fitting(
     reach: Reach, commands: Commands, camera: Camera, taken: list[Thing],
 ) -> Thing:  # fmt: skip
     """A new thing at a place that is free and clear of the hand's way."""
+    beside = scenario == "cluttered" or (scenario == "packed" and n < 3)
+    before = scenario == "dynamic" and n == 0
     for _ in range(12):
         made = pick_maker(rng, makers, colors(rng, 1)[0])
         if made.name in names:
             continue
         for _ in range(24):
-            if scenario == "cluttered":
+            if beside:
                 thing = _beside(rng, cast.target, made)
-            elif n == 0:
+            elif before:
                 thing = _before(rng, cast.target, made, camera)
             else:
                 x, y = rng.uniform(-reach.depth - 0.05, reach.depth + 0.1), rng.uniform(-1, 1) * (reach.breadth + 0.08)
                 thing = put(made, x, y, yaw=rng.uniform(-np.pi, np.pi))
-            if scenario == "cluttered" and surface_gap(cast.target, thing) > NEAR_M:
+            if beside and surface_gap(cast.target, thing) > NEAR_M:
                 continue
             if not (_free(thing, taken) and _clear(thing, cast, reach.hand, commands)):
                 continue
-            if scenario == "cluttered" or n or HIDDEN[0] <= hidden_share(cast.target, thing, camera) <= HIDDEN[1]:
+            if not before or HIDDEN[0] <= hidden_share(cast.target, thing, camera) <= HIDDEN[1]:
                 return thing
     raise CrowdedError(f"found no room for distractor {n + 1}")
 

@@ -19,10 +19,11 @@ from kinema4d.geometry.se3 import invert, matrix_to_quaternion, place, rotvec_to
 from kinema4d.robot.model import Robot
 from kinema4d.scenes import grasp_tasks, joint_tasks, path, push_tasks
 from kinema4d.scenes.clutter import SCENARIOS, clutter
+from kinema4d.scenes.looks import LOOKS
 from kinema4d.scenes.path import Key, Path
 from kinema4d.scenes.picture import draw, label_names
 from kinema4d.scenes.reach import Reach, grasp_pose, measure_reach
-from kinema4d.scenes.room import sample_camera, sample_light, sample_room
+from kinema4d.scenes.room import restyle, sample_camera, sample_light, sample_room
 from kinema4d.scenes.tasks import Cast, CrowdedError, Evidence, Task, roles_of
 from kinema4d.scenes.world import Scene, World, surface_of
 from kinema4d.types import Arm, Clip, Commands, Episode, Pointmap, Track, Trajectory
@@ -53,6 +54,8 @@ class Wish:
     """Image rows."""
     width: int = 144
     """Image columns."""
+    look: str = "train"
+    """``unseen`` for textures and cameras that no world learns from."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -97,6 +100,8 @@ def set_stage(robot: Robot, wish: Wish) -> Stage:
         raise ValueError(f"unknown task {wish.task!r}; known are {', '.join(TASKS)}")
     if wish.scenario not in SCENARIOS:
         raise ValueError(f"unknown scenario {wish.scenario!r}; known are {', '.join(SCENARIOS)}")
+    if wish.look not in LOOKS:
+        raise ValueError(f"unknown look {wish.look!r}; known are {', '.join(LOOKS)}")
     reach = measure_reach(robot)
     if not TASKS[wish.task].possible(reach):
         raise ValueError(f"robot {robot.name!r} cannot do {wish.task}: leave it out for this robot")
@@ -131,17 +136,20 @@ def _try_stage(rng: np.random.Generator, robot: Robot, reach: Reach, wish: Wish)
         raise CrowdedError("the plan leaves the robot's reach")
     if np.abs(np.diff(solved.q, axis=0)).max() > 0.35:
         raise CrowdedError("the plan makes a joint jump")
-    camera, light = sample_camera(rng, wish.height, wish.width, side=task.side), sample_light(rng)
+    camera = sample_camera(rng, wish.height, wish.width, side=task.side, look=wish.look)
+    light = sample_light(rng)
     others = clutter(rng, wish.scenario, cast, reach, commands, camera)
     scene = Scene(
         robot=robot,
         T_world_base=T_world_base,
         q_start=solved.q[0],
         things=(*cast.things, *others),
-        room=sample_room(rng, reach.base_x),
+        room=sample_room(rng, reach.base_x, look=wish.look),
         camera=camera,
         light=light,
     )
+    if wish.look != "train":
+        scene = replace(restyle(rng, scene, look=wish.look), camera=camera)
     return Stage(wish=wish, reach=reach, cast=cast, scene=scene, path=solved, world=World(scene))
 
 

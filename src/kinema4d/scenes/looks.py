@@ -43,7 +43,7 @@ def muted_color(rng: np.random.Generator) -> Color:
 def texture(rng: np.random.Generator, kind: str, color: Color) -> UInt8[np.ndarray, "h w 3"]:
     """A texture of one of :data:`KINDS` that can be laid side by side without a seam."""
     if kind not in _PATTERNS:
-        raise ValueError(f"unknown texture {kind!r}; known are {', '.join(KINDS)}")
+        raise ValueError(f"unknown texture {kind!r}; known are {', '.join(_PATTERNS)}")
     value = _PATTERNS[kind](rng)
     tint = np.array(color) / 255 * (1 + (value - 0.5)[..., None] * np.array([1.0, 0.95, 0.9]))
     return (255 * np.clip(tint, 0, 1)).astype(np.uint8)
@@ -93,9 +93,31 @@ def _stripes(rng: np.random.Generator) -> Float[np.ndarray, "h w"]:
     return np.broadcast_to(0.5 + 0.3 * (band[:, None] - 0.5), (SIDE, SIDE))
 
 
-_PATTERNS = {"wood": _wood, "cloth": _cloth, "tiles": _tiles, "speckle": _speckle, "stripes": _stripes}
-KINDS = tuple(_PATTERNS)
-"""Every texture."""
+def _dots(rng: np.random.Generator) -> Float[np.ndarray, "h w"]:
+    n = int(rng.integers(3, 7))
+    at = (np.arange(SIDE) * n / SIDE) % 1 - 0.5
+    return np.where(at[:, None] ** 2 + at[None, :] ** 2 < rng.uniform(0.04, 0.12), 0.85, 0.45)
+
+
+def _diagonal(rng: np.random.Generator) -> Float[np.ndarray, "h w"]:
+    n, at = int(rng.integers(2, 6)), np.arange(SIDE) / SIDE
+    wave = np.sin(2 * np.pi * n * (at[:, None] + at[None, :]))
+    return 0.5 + 0.25 * np.sign(wave) * np.abs(wave) ** 0.3
+
+
+def _patches(rng: np.random.Generator) -> Float[np.ndarray, "h w"]:
+    return 0.3 + 0.45 * (_noise(rng, 6) > 0.5) + 0.1 * (_noise(rng, 24) - 0.5)
+
+
+_SEEN = {"wood": _wood, "cloth": _cloth, "tiles": _tiles, "speckle": _speckle, "stripes": _stripes}
+_UNSEEN = {"dots": _dots, "diagonal": _diagonal, "patches": _patches}
+_PATTERNS = {**_SEEN, **_UNSEEN}
+KINDS = tuple(_SEEN)
+"""Textures that worlds may learn from."""
+UNSEEN_KINDS = tuple(_UNSEEN)
+"""Textures kept for judging them."""
+LOOKS = {"train": KINDS, "unseen": UNSEEN_KINDS}
+"""Textures by look."""
 
 
 def _color(rgb: np.ndarray) -> Color:

@@ -29,6 +29,9 @@ class Part:
     """World direction of a slide or hinge, unit length."""
     pivot: Float[np.ndarray, "3"] | None = None
     """World point on the axis of a hinge, metres."""
+    room: tuple[float, float] | None = None
+    """How far a slide or hinge can go back (negative) and forth from the first frame, metres or radians; None where
+    nobody knows."""
     confidence: float = 1.0
     """How sure the segmenter is that these pixels are one thing that moves like this, 0..1."""
 

@@ -1,9 +1,11 @@
 """See: from the first picture to metric depth and to parts that could move.
 
-Two small networks on a reduced picture. ``depth`` guesses how far everything is, from colour, the rays of the known
-camera, where they meet the support (z = 0), and the robot, whose depth is exact and fixes the scale. ``segment`` takes
-colour and geometry and says for every pixel whether it belongs to something that could be moved, and where the middle of
-that thing is; pixels that vote for the same middle are one part.
+Two small networks on a picture of about ``ROWS`` rows. ``DepthNet`` guesses how far everything is, from colour, the rays
+of the known camera, where they meet the support, and the robot, whose depth is exact and fixes the scale.
+``SegmentNet`` takes colour and geometry and says for every pixel whether it belongs to a thing, how that thing can move,
+about which axis, and where its middle is; pixels that vote for the same middle are one part.
+
+Directions are given in a frame that is level and turned to the camera, so that nothing depends on how the world is.
 """
 
 from __future__ import annotations
@@ -12,38 +14,48 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float32, Int32, UInt8
+from jaxtyping import Bool, Float, Float32, UInt8
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from kinema4d.geometry.camera import rays
 from kinema4d.types import Camera
 from kinema4d.world.small.unet import UNet
 
-ROWS = 96
-"""Rows of the picture that the networks see."""
+ROWS = 192
+"""Rows of the picture that the networks see, about."""
 FARTHEST = 4.0
 """Support farther than this tells nothing, metres."""
 BACKDROP = 2.5
 """Depth that is guessed for rays which miss the support, metres."""
 VOTE_UNIT = 0.05
 """Votes are in units of 5 cm."""
-BANDWIDTH = 0.02
-"""Votes this near to each other are for one thing, metres."""
-LEAST_PIXELS = 6
-"""Smaller parts are noise."""
-
-DEPTH_CHANNELS, SEGMENT_CHANNELS = 9, 11
-"""What the networks take per pixel."""
+ROOM_UNIT = 0.1
+"""Room of a slide is in units of 10 cm; that of a hinge in radians."""
+DEPTH_CHANNELS, SEGMENT_CHANNELS, SEGMENT_OUTPUTS = 9, 10, 16
+"""What the networks take and give per pixel."""
 
 
 @dataclass(frozen=True)
 class SeeConfig:
-    """Sizes of the networks."""
+    """Size of the networks."""
 
-    depth: tuple[int, ...] = (24, 48, 64, 96, 96)
-    """Channels of the depth network by level."""
-    segment: tuple[int, ...] = (24, 48, 64, 96, 96)
-    """Channels of the segmenter by level."""
+    widths: tuple[int, ...] = (24, 48, 96, 128)
+    """Channels by level; the first level has half the rows of the picture."""
+
+
+class PatchNet(nn.Module):
+    """A U-Net on 2x2 patches: a quarter of the work, and nearly the same borders."""
+
+    def __init__(self, inputs: int, outputs: int, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        self.net = UNet(4 * inputs, 4 * outputs, widths)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[b,inputs,h,w] to [b,outputs,h,w]; odd sides are continued by their last row or column."""
+        h, w = x.shape[-2:]
+        x = F.pad(x, (0, w % 2, 0, h % 2), mode="replicate")
+        return F.pixel_shuffle(self.net(F.pixel_unshuffle(x, 2)), 2)[..., :h, :w]
 
 
 class DepthNet(nn.Module):
@@ -51,38 +63,65 @@ class DepthNet(nn.Module):
 
     def __init__(self, config: SeeConfig) -> None:
         super().__init__()
-        self.net = UNet(DEPTH_CHANNELS, 1, config.depth)
+        self.net = PatchNet(DEPTH_CHANNELS, 1, config.widths)
 
     def forward(self, x: Tensor, reference: Tensor) -> Tensor:
         """[b,9,h,w] and reference inverse depth [b,h,w] to inverse depth [b,h,w]."""
         return reference * torch.exp(self.net(x)[:, 0].clamp(-4, 4))
 
 
+@dataclass(frozen=True, eq=False)
+class Said:
+    """What the segmenter says of every pixel."""
+
+    kind: Tensor
+    """[b,5,h,w] logits: nothing, then the ``JOINTS`` of :mod:`kinema4d.world.small.parts`."""
+    vote: Tensor
+    """[b,3,h,w] metres from the pixel's own point to the middle of its thing."""
+    axis: Tensor
+    """[b,3,h,w] direction of its joint, not of unit length."""
+    pivot: Tensor
+    """[b,3,h,w] metres from the pixel's own point to the point of the joint's axis nearest to the middle."""
+    room: Tensor
+    """[b,2,h,w] how far the joint can go back and forth, in units of ``ROOM_UNIT`` or radians."""
+
+
 class SegmentNet(nn.Module):
-    """Says what could move, and which middle each pixel belongs to."""
+    """Says what could move, how, and which middle each pixel belongs to."""
 
     def __init__(self, config: SeeConfig) -> None:
         super().__init__()
-        self.net = UNet(SEGMENT_CHANNELS, 4, config.segment)
+        self.net = PatchNet(SEGMENT_CHANNELS, SEGMENT_OUTPUTS, config.widths)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """[b,11,h,w] to a logit [b,h,w] and a vote [b,3,h,w] in metres from the pixel's own point."""
-        out = self.net(x)
-        return out[:, 0], out[:, 1:] * VOTE_UNIT
+    def forward(self, x: Tensor) -> Said:
+        """[b,10,h,w] of :func:`segment_input`."""
+        kind, vote, axis, pivot, room = self.net(x).split([5, 3, 3, 3, 2], 1)
+        return Said(kind, vote * VOTE_UNIT, axis, pivot * VOTE_UNIT, room)
+
+
+def level_frame(camera: Camera) -> Float[np.ndarray, "3 3"]:
+    """R_level_world: z up, x where the camera looks along the ground."""
+    forward = camera.poses(1)[0][:3, 2]
+    x, y = forward[:2]
+    if np.hypot(x, y) < 1e-3:  # straight down: where the top of the image points
+        x, y = -camera.poses(1)[0][:2, 1]
+    length = np.hypot(x, y)
+    c, s = x / length, y / length
+    return np.array([[c, s, 0.0], [-s, c, 0.0], [0.0, 0.0, 1.0]])
 
 
 def world_rays(camera: Camera) -> tuple[Float32[np.ndarray, "h w 3"], Float[np.ndarray, "3"]]:
     """Directions with unit depth in the world frame, and where the camera is."""
-    T = camera.T_world_camera if camera.T_world_camera.ndim == 2 else camera.T_world_camera[0]
+    T = camera.poses(1)[0]
     return (rays(camera.K, camera.height, camera.width) @ T[:3, :3].T).astype(np.float32), T[:3, 3]
 
 
-def reference_inverse(camera: Camera) -> Float32[np.ndarray, "h w"]:
+def reference_inverse(camera: Camera, support: float = 0.0) -> Float32[np.ndarray, "h w"]:
     """Inverse depth of the support, or of a backdrop where a ray misses it."""
     direction, origin = world_rays(camera)
-    down = -direction[..., 2]
-    inverse = np.where(down > 1e-3, down / max(origin[2], 1e-3), 0.0)
-    return np.maximum(inverse, 1 / FARTHEST if origin[2] <= 0 else 1 / BACKDROP).astype(np.float32)
+    down, height = -direction[..., 2], origin[2] - support
+    inverse = np.where(down > 1e-3, down / max(height, 1e-3), 0.0)
+    return np.maximum(inverse, 1 / FARTHEST if height <= 0 else 1 / BACKDROP).astype(np.float32)
 
 
 def depth_input(
@@ -90,60 +129,43 @@ def depth_input(
     robot: Bool[np.ndarray, "h w"],
     robot_depth: Float[np.ndarray, "h w"],
     camera: Camera,
+    support: float = 0.0,
 ) -> tuple[Float32[np.ndarray, "9 h w"], Float32[np.ndarray, "h w"]]:
     """Channels for :class:`DepthNet`, and its reference."""
-    reference = reference_inverse(camera)
+    reference = reference_inverse(camera, support)
     direction, _ = world_rays(camera)
-    unit = direction / np.linalg.norm(direction, axis=-1, keepdims=True)
+    unit = direction @ level_frame(camera).T.astype(np.float32)
+    unit /= np.linalg.norm(unit, axis=-1, keepdims=True)
     inverse = np.where(robot, 1 / np.where(robot, robot_depth, 1.0), 0.0)
-    planes = [rgb / 127.5 - 1, robot[..., None], inverse[..., None], reference[..., None], unit]
-    return np.concatenate(planes, axis=-1).transpose(2, 0, 1).astype(np.float32), reference
+    planes = [rgb / np.float32(127.5) - 1, robot[..., None], inverse[..., None], reference[..., None], unit]
+    return np.concatenate(planes, axis=-1, dtype=np.float32).transpose(2, 0, 1), reference
 
 
 def segment_input(
     rgb: UInt8[np.ndarray, "h w 3"],
-    points_world: Float[np.ndarray, "h w 3"],
+    depth: Float[np.ndarray, "h w"],
     valid: Bool[np.ndarray, "h w"],
     robot: Bool[np.ndarray, "h w"],
-) -> Float32[np.ndarray, "11 h w"]:
-    """Channels for :class:`SegmentNet`: colour, place, normals, robot, what is known."""
-    X = np.where(valid[..., None], points_world, 0.0)
+    camera: Camera,
+    support: float = 0.0,
+) -> tuple[Float32[np.ndarray, "10 h w"], Float32[np.ndarray, "h w 3"]]:
+    """Channels for :class:`SegmentNet` (colour, height, normals, size of a pixel, robot, what is known), and every
+    pixel's point in the level frame, with the camera over its origin and the support at 0."""
+    direction, origin = world_rays(camera)
+    X = (direction @ level_frame(camera).T.astype(np.float32)) * np.where(valid, depth, 0)[..., None].astype(np.float32)
+    X[..., 2] += np.float32(origin[2] - support)
     du, dv = np.zeros_like(X), np.zeros_like(X)
     du[:, 1:-1], dv[1:-1] = X[:, 2:] - X[:, :-2], X[2:] - X[:-2]
-    normal = np.cross(du, dv)
+    normal = np.cross(dv, du)
     normal /= np.maximum(np.linalg.norm(normal, axis=-1, keepdims=True), 1e-9)
-    height = np.clip(X[..., 2:] * 10, -3, 3)
-    planes = [rgb / 127.5 - 1, np.clip(X[..., :2], -1.5, 1.5), height, normal, robot[..., None], valid[..., None]]
-    return np.concatenate(planes, axis=-1).transpose(2, 0, 1).astype(np.float32)
-
-
-def gather(
-    movable: Bool[np.ndarray, "h w"], votes: Float[np.ndarray, "h w 3"]
-) -> tuple[Int32[np.ndarray, "h w"], Float[np.ndarray, "k 3"]]:
-    """Pixels by the middle that they vote for: labels (0 = none) and middles, the part with most votes first."""
-    labels = np.zeros(movable.shape, np.int32)
-    rows, columns = np.nonzero(movable)
-    points = votes[rows, columns].astype(np.float64)
-    left = np.ones(len(points), bool)
-    middles: list[np.ndarray] = []
-    while left.sum() >= LEAST_PIXELS:
-        open_ = points[left]
-        # The densest vote of a thinned set, then a few steps of mean shift.
-        seeds = open_[:: max(1, len(open_) // 200)]
-        crowd = (np.linalg.norm(open_[None] - seeds[:, None], axis=-1) < BANDWIDTH).sum(axis=1)
-        middle = seeds[int(crowd.argmax())]
-        for _ in range(5):
-            near = open_[np.linalg.norm(open_ - middle, axis=-1) < BANDWIDTH]
-            middle = near.mean(axis=0)
-        mine = left & (np.linalg.norm(points - middle, axis=-1) < 1.5 * BANDWIDTH)
-        if mine.sum() < LEAST_PIXELS:
-            break
-        middles.append(middle)
-        labels[rows[mine], columns[mine]] = len(middles)
-        left &= ~mine
-    if middles and left.any():  # stragglers go to the nearest middle, if any is near
-        gap = np.linalg.norm(points[:, None] - np.array(middles)[None], axis=-1)
-        nearest = gap.argmin(axis=1)
-        take = left & (gap.min(axis=1) < 3 * BANDWIDTH)
-        labels[rows[take], columns[take]] = 1 + nearest[take]
-    return labels, np.array(middles).reshape(-1, 3)
+    height = np.where(valid, np.clip(X[..., 2] * 10, -3, 3), 0)
+    size = np.where(valid, depth, 0) / camera.K[1, 1] * 200
+    planes = [
+        rgb / np.float32(127.5) - 1,
+        height[..., None],
+        normal,
+        size[..., None],
+        robot[..., None],
+        valid[..., None],
+    ]
+    return np.concatenate(planes, axis=-1, dtype=np.float32).transpose(2, 0, 1), X

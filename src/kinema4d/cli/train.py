@@ -1,0 +1,60 @@
+"""``kinema4d train``: train the networks of the small world."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from kinema4d.cli.progress import bar
+
+
+def train(
+    *,
+    preset: Literal["small", "small-segment", "small-depth", "small-complete"],
+    data: Path,
+    out: Path,
+    scenes: int = 4000,
+    steps: int | None = None,
+    workers: int = 2,
+    threads: int | None = None,
+) -> None:
+    """Train the small world, or one network of it. A run that was interrupted goes on: give the same command again.
+
+    Logs to OUT/log.jsonl, and to TensorBoard where that is installed.
+
+    Args:
+        preset: small trains all networks one after the other and writes OUT/small.safetensors.
+        data: Folder of training pictures; what is missing of --scenes scenes is simulated and drawn into it first.
+        out: Folder of the run: checkpoints and log.
+        scenes: Scenes to learn from, four pictures each.
+        steps: Steps in all, instead of the preset's.
+        workers: Processes that draw pictures.
+        threads: Cores to train on; default all.
+    """
+    from kinema4d.world.small.machine import guard
+
+    guard()
+    try:
+        import torch
+    except ImportError:
+        raise ValueError("training needs torch: pip install 'kinema4d[world]'") from None
+    from kinema4d.train import presets
+
+    if scenes < 8 or (steps is not None and steps < 1):
+        raise ValueError(f"--scenes must be at least 8 and --steps at least 1, got {scenes} and {steps}")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    with bar("drawing", quiet=False) as progress:
+        presets.pack(data, scenes=scenes, held_out=max(8, min(64, scenes // 8)), workers=workers, progress=progress)
+    names = list(presets.PRESETS) if preset == "small" else [preset]
+    for name in names:
+        folder = out / name if preset == "small" else out
+        print(f"{name}: {presets.PRESETS[name].about}", flush=True)
+        presets.run(name, data, folder, steps=steps, tell=_say)
+    if preset == "small":
+        digest = presets.assemble(out, out / "small.safetensors", {"scenes": scenes})
+        print(f"{out / 'small.safetensors'}: sha256 {digest}")
+
+
+def _say(step: int, found: dict[str, float]) -> None:
+    print(f"{step:6d}  " + "  ".join(f"{name} {value:.4g}" for name, value in found.items()), flush=True)

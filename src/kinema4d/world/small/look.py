@@ -1,0 +1,362 @@
+"""Look: from a picture with depth to parts with closed surfaces.
+
+The networks see about 192 rows. Their labels are carried to the picture's own pixels by position and colour; a label
+image from elsewhere (SAM, a person) may take their place, and then the network only says how each piece can move.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32, Int32, UInt8
+
+from kinema4d.geometry.se3 import invert
+from kinema4d.types import Camera
+from kinema4d.world.small.complete import CompleteNet, Glimpse, complete
+from kinema4d.world.small.parts import JOINTS, Part
+from kinema4d.world.small.see import ROOM_UNIT, ROWS, DepthNet, SegmentNet, depth_input, level_frame, segment_input
+
+BANDWIDTH = 0.018
+"""Votes this near to each other are for one thing, metres."""
+LEAST_PIXELS = 10
+"""Smaller parts are noise, in pixels of the reduced picture."""
+BLOB_HEIGHT, BLOB_PIXELS, BLOB_SIZE = 0.012, 40, 0.3
+"""What stands this high over the support and is no robot is a thing even if the network does not know it, where it is
+at least so many pixels large and at most so many metres."""
+SNAP = 0.006
+"""A part whose lowest point is this near to the support stands on it, metres."""
+
+
+@dataclass(frozen=True, eq=False)
+class Eyes:
+    """The networks that see."""
+
+    depth: DepthNet
+    """Guesses depth."""
+    segment: SegmentNet
+    """Finds parts."""
+    complete: CompleteNet
+    """Guesses unseen sides."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class View:
+    """The first picture and what is known about it."""
+
+    rgb: UInt8[np.ndarray, "h w 3"]
+    """Colour."""
+    depth: Float32[np.ndarray, "h w"]
+    """Metres along the optical axis; 0 where unknown."""
+    robot: Bool[np.ndarray, "h w"]
+    """Pixels that show the robot."""
+    camera: Camera
+    """Who looks."""
+    support: float = 0.0
+    """Height of the table in the world, metres."""
+
+
+def resized(view: View) -> View:
+    """The view with about ``ROWS`` rows: every n-th pixel, or every pixel twice."""
+    h, w = view.robot.shape
+    factor = max(1, round(h / ROWS))
+    K = np.array(view.camera.K)
+    if factor > 1:
+        at, (ch, cw) = factor // 2, (h // factor, w // factor)
+        pick = lambda a: a[at::factor, at::factor][:ch, :cw]  # noqa: E731
+        rgb = (
+            view.rgb[: ch * factor, : cw * factor].reshape(ch, factor, cw, factor, 3).mean(axis=(1, 3)).astype(np.uint8)
+        )
+        K[0, 2], K[1, 2] = (K[0, 2] - at) / factor, (K[1, 2] - at) / factor
+        K[0, :2], K[1, 1] = K[0, :2] / factor, K[1, 1] / factor
+        depth, robot = pick(view.depth), pick(view.robot)
+    elif h * 1.4 < ROWS:
+        factor = round(ROWS / h)
+        grow = lambda a: np.repeat(np.repeat(a, factor, 0), factor, 1)  # noqa: E731
+        rgb, depth, robot = grow(view.rgb), grow(view.depth), grow(view.robot)
+        K[:2, :2] *= factor
+        K[0, 2], K[1, 2] = (K[0, 2] + 0.5) * factor - 0.5, (K[1, 2] + 0.5) * factor - 0.5
+    else:
+        return view
+    rows, columns = robot.shape
+    camera = Camera(K=K, T_world_camera=view.camera.poses(1)[0], height=rows, width=columns)
+    return View(rgb=rgb, depth=depth, robot=robot, camera=camera, support=view.support)
+
+
+@torch.no_grad()
+def guess_depth(eyes: Eyes, view: View) -> Float32[np.ndarray, "h w"]:
+    """Depth of a picture without any, at its own size; exact on the robot, whose depth ``view`` has."""
+    small = resized(view)
+    x, reference = depth_input(small.rgb, small.robot, small.depth, small.camera, small.support)
+    inverse = eyes.depth(torch.from_numpy(x)[None], torch.from_numpy(reference)[None])
+    h, w = view.robot.shape
+    if inverse.shape[1:] != (h, w):
+        inverse = torch.nn.functional.interpolate(inverse[None], size=(h, w), mode="bilinear", align_corners=False)[0]
+    depth = 1 / inverse[0].numpy()
+    return np.where(view.robot & (view.depth > 0), view.depth, depth).astype(np.float32)
+
+
+def support_height(view: View) -> float:
+    """Height of the most common level surface before the robot's feet, metres; 0 where none is found."""
+    X, normals = _world(view)
+    level = (normals[..., 2] > 0.95) & (view.depth > 0) & ~view.robot & (view.depth < 2.0)
+    heights = X[..., 2][level]
+    heights = heights[np.abs(heights) < 1.5]
+    if len(heights) < 200:
+        return 0.0
+    # Weighted by the area that a pixel covers, so that a far floor does not win by... few pixels, nor lose by it.
+    counts, edges = np.histogram(heights, bins=np.arange(-1.5, 1.505, 0.005))
+    best = int(counts.argmax())
+    near = heights[np.abs(heights - (edges[best] + 0.0025)) < 0.006]
+    return float(np.median(near))
+
+
+def _world(view: View) -> tuple[np.ndarray, np.ndarray]:
+    x, X = segment_input(view.rgb, view.depth, view.depth > 0, view.robot, view.camera)
+    return X, x[4:7].transpose(1, 2, 0)
+
+
+@torch.no_grad()
+def find_parts(
+    eyes: Eyes, view: View, *, labels: Int32[np.ndarray, "h w"] | None = None, names: tuple[str, ...] = ()
+) -> list[Part]:
+    """All parts of a view, without surfaces yet: their vertices are the points that are seen. ``labels`` (0 = nothing)
+    replaces the network's own grouping; ``names`` are what its numbers are called."""
+    small = resized(view)
+    x, X = segment_input(small.rgb, small.depth, small.depth > 0, small.robot, small.camera, small.support)
+    said = eyes.segment(torch.from_numpy(x)[None])
+    chance = said.kind[0].softmax(0).numpy()
+    votes, axis, pivot = (a[0].permute(1, 2, 0).numpy() for a in (said.vote, said.axis, said.pivot))
+    room = said.room[0].permute(1, 2, 0).numpy()
+    usable = (small.depth > 0) & ~small.robot
+    if labels is None:
+        found = group(chance, X, votes, usable)
+        full = carried(found, small, view)
+    else:
+        full = np.where(view.robot, 0, labels)
+        found = _shrunk(full, small.robot.shape)
+    R = level_frame(view.camera)
+    foot = np.array([*view.camera.poses(1)[0][:2, 3], view.support])
+    world = (_world(view)[0] - [0, 0, 0]) @ R + [*foot[:2], 0.0]
+    out = []
+    for label in range(1, int(full.max(initial=0)) + 1):
+        mask, own = full == label, (found == label) & usable
+        seen = mask & (view.depth > 0)
+        if seen.sum() < 3:
+            continue
+        if not own.any():
+            own = _shrunk(mask.astype(np.int32), small.robot.shape) > 0
+        share = chance[:, own].mean(axis=1) if own.any() else np.array([0, 0, 1.0, 0, 0])
+        kind = int(share[1:].argmax()) if share[1:].max() > 0.15 else JOINTS.index("free")
+        joint = JOINTS[kind]
+        name = names[label - 1] if label <= len(names) else f"part {label}"
+        sure = float(share[1 + kind] / max(share.sum(), 1e-6))
+        direction, point, span = _joint(joint, axis[own], (X + pivot)[own], room[own], R, foot)
+        out.append(
+            Part(
+                name=name, joint=joint, mask=mask, vertices=world[seen], faces=np.zeros((0, 3), np.int32),
+                axis=direction, pivot=point, room=span, confidence=sure,
+            )
+        )  # fmt: skip
+    return out
+
+
+def _joint(
+    joint: str, axis: np.ndarray, pivot: np.ndarray, room: np.ndarray, R: np.ndarray, foot: np.ndarray
+) -> tuple[np.ndarray | None, np.ndarray | None, tuple[float, float] | None]:
+    """Axis, pivot and room of a part in the world, from what its pixels say. Drawers slide level, doors turn upright,
+    lids level: an axis near to one of these is one."""
+    if joint not in ("slide", "hinge"):
+        return None, None, None
+    mean = np.median(axis, axis=0)
+    if joint == "slide":
+        mean[2] = 0.0 if abs(mean[2]) < 0.3 * np.linalg.norm(mean) else mean[2]
+    elif abs(mean[2]) > 0.85 * np.linalg.norm(mean):
+        mean[:2] = 0.0
+    elif abs(mean[2]) < 0.4 * np.linalg.norm(mean):
+        mean[2] = 0.0
+    direction = (mean / max(np.linalg.norm(mean), 1e-6)) @ R
+    back, forth = np.median(room, axis=0) * (ROOM_UNIT if joint == "slide" else 1.0)
+    span = (float(min(back, 0.0)), float(max(forth, 0.0)))
+    return direction, np.median(pivot, axis=0) @ R + foot, span
+
+
+def group(
+    chance: Float[np.ndarray, "5 h w"],
+    X: Float[np.ndarray, "h w 3"],
+    votes: Float[np.ndarray, "h w 3"],
+    usable: Bool[np.ndarray, "h w"],
+) -> Int32[np.ndarray, "h w"]:
+    """Labels (0 = none) by the middles that pixels vote for, each kind of thing for itself; then whatever else stands
+    on the support."""
+    from scipy.ndimage import binary_opening
+    from scipy.ndimage import label as connected
+
+    labels = np.zeros(usable.shape, np.int32)
+    kind = chance.argmax(axis=0)
+    count = 0
+    for kinds in ((2,), (3, 4), (1,)):
+        mine = usable & np.isin(kind, kinds)
+        found, middles = gather(mine, X + votes)
+        labels = np.where(found > 0, found + count, labels)
+        count += len(middles)
+    left = usable & (labels == 0) & (X[..., 2] > BLOB_HEIGHT) & (chance[0] < 0.98)
+    blobs, n = connected(binary_opening(left, np.ones((2, 2))))
+    for i in range(1, n + 1):
+        blob = blobs == i
+        if blob.sum() < BLOB_PIXELS:
+            continue
+        points = X[blob]
+        if np.ptp(points, axis=0).max() < BLOB_SIZE and points[:, 2].min() < BLOB_HEIGHT + 0.02:
+            count += 1
+            labels[blob] = count
+    return without_slivers(labels, X)
+
+
+def without_slivers(labels: Int32[np.ndarray, "h w"], X: Float[np.ndarray, "h w 3"]) -> Int32[np.ndarray, "h w"]:
+    """Parts that are all border, as thin lines along the edge of another, belong to what is nearest to them."""
+    from scipy.ndimage import binary_erosion, distance_transform_edt
+
+    count = int(labels.max(initial=0))
+    inner = np.zeros(labels.shape, bool)
+    for i in range(1, count + 1):
+        inner |= np.asarray(binary_erosion(labels == i, np.ones((3, 3))), bool)
+    area, core = np.bincount(labels.ravel(), minlength=count + 1), np.bincount(labels[inner], minlength=count + 1)
+    thin = core < 0.08 * area
+    thin[0] = False
+    if not thin.any():
+        return labels
+    loose = thin[labels]
+    out = np.where(loose, 0, labels)
+    if not (out > 0).any():
+        return out
+    index = distance_transform_edt(out == 0, return_distances=False, return_indices=True)
+    assert isinstance(index, np.ndarray)
+    r, c = index[0][loose], index[1][loose]
+    near = np.linalg.norm(X[r, c] - X[loose], axis=-1) < BANDWIDTH
+    out[loose] = np.where(near, out[r, c], 0)
+    kept = np.unique(out[out > 0])
+    order = np.zeros(count + 1, np.int32)
+    order[kept] = np.arange(1, len(kept) + 1)
+    return order[out]
+
+
+def gather(
+    movable: Bool[np.ndarray, "h w"], votes: Float[np.ndarray, "h w 3"]
+) -> tuple[Int32[np.ndarray, "h w"], Float[np.ndarray, "k 3"]]:
+    """Pixels by the middle that they vote for: labels (0 = none) and middles, the part with most votes first."""
+    labels = np.zeros(movable.shape, np.int32)
+    rows, columns = np.nonzero(movable)
+    points = votes[rows, columns].astype(np.float64)
+    left = np.ones(len(points), bool)
+    middles: list[np.ndarray] = []
+    while left.sum() >= LEAST_PIXELS:
+        open_ = points[left]
+        # The densest vote of a thinned set, then a few steps of mean shift.
+        seeds = open_[:: max(1, len(open_) // 200)]
+        crowd = (np.linalg.norm(open_[None] - seeds[:, None], axis=-1) < BANDWIDTH).sum(axis=1)
+        middle = seeds[int(crowd.argmax())]
+        for _ in range(5):
+            near = open_[np.linalg.norm(open_ - middle, axis=-1) < BANDWIDTH]
+            middle = near.mean(axis=0)
+        mine = left & (np.linalg.norm(points - middle, axis=-1) < 1.5 * BANDWIDTH)
+        if mine.sum() < LEAST_PIXELS:
+            break
+        middles.append(middle)
+        labels[rows[mine], columns[mine]] = len(middles)
+        left &= ~mine
+    if middles and left.any():  # stragglers go to the nearest middle, if any is near
+        gap = np.linalg.norm(points[:, None] - np.array(middles)[None], axis=-1)
+        nearest = gap.argmin(axis=1)
+        take = left & (gap.min(axis=1) < 4 * BANDWIDTH)
+        labels[rows[take], columns[take]] = 1 + nearest[take]
+    return labels, np.array(middles).reshape(-1, 3)
+
+
+def carried(found: Int32[np.ndarray, "a b"], small: View, view: View) -> Int32[np.ndarray, "h w"]:
+    """Labels of the reduced picture on the pixels of the full one: inside a label as they are, at its border by which
+    of the nine pixels around is nearest in space and colour."""
+    (a, b), (h, w) = found.shape, view.robot.shape
+    if (a, b) == (h, w):
+        return np.where(view.robot, 0, found)
+    rows = np.minimum((np.arange(h) + 0.5) * a / h, a - 1).astype(int)
+    columns = np.minimum((np.arange(w) + 0.5) * b / w, b - 1).astype(int)
+    out = found[rows][:, columns]
+    padded = np.pad(found, 1, mode="edge")
+    shifts = [padded[1 + i : 1 + i + a, 1 + j : 1 + j + b] for i in (-1, 0, 1) for j in (-1, 0, 1)]
+    border = np.logical_or.reduce([s != found for s in shifts])[rows][:, columns]
+    y, x = np.nonzero(border & (view.depth > 0))
+    r, c = rows[y], columns[x]
+    best, label = np.full(len(y), np.inf), out[y, x].copy()
+    for i in (-1, 0, 1):
+        for j in (-1, 0, 1):
+            rr, cc = np.clip(r + i, 0, a - 1), np.clip(c + j, 0, b - 1)
+            far = np.abs(small.depth[rr, cc] - view.depth[y, x]) / 0.01
+            other = np.abs(small.rgb[rr, cc].astype(np.int32) - view.rgb[y, x]).sum(axis=1) / 60
+            cost = far + other + 0.3 * (abs(i) + abs(j))
+            better = cost < best
+            best, label = np.where(better, cost, best), np.where(better, found[rr, cc], label)
+    out[y, x] = label
+    return np.where(view.robot, 0, out)
+
+
+def _shrunk(labels: Int32[np.ndarray, "h w"], shape: tuple[int, int]) -> Int32[np.ndarray, "a b"]:
+    h, w = labels.shape
+    rows = np.minimum(((np.arange(shape[0]) + 0.5) * h / shape[0]).astype(int), h - 1)
+    columns = np.minimum(((np.arange(shape[1]) + 0.5) * w / shape[1]).astype(int), w - 1)
+    return labels[rows][:, columns]
+
+
+def with_surface(eyes: Eyes, view: View, part: Part) -> Part:
+    """The part with its unseen sides: completed, closed, standing on the support where it is near it."""
+    from dataclasses import replace
+
+    small = resized(view)
+    own = _shrunk(part.mask.astype(np.int32), small.robot.shape) > 0
+    x, X = segment_input(small.rgb, small.depth, small.depth > 0, small.robot, small.camera, small.support)
+    R, foot = level_frame(view.camera), np.array([*view.camera.poses(1)[0][:2, 3], view.support])
+    glimpse = Glimpse(
+        own & ~small.robot, small.depth, X, x[4:7].transpose(1, 2, 0), projection(small.camera, view.support)
+    )
+    found = complete(eyes.complete, glimpse)
+    if found is None:
+        found = _prism((part.vertices - foot) @ R.T)
+    vertices, faces = found
+    vertices = settled(vertices.astype(np.float64), part.joint)
+    return replace(part, vertices=vertices @ R + foot, faces=faces)
+
+
+def projection(camera: Camera, support: float = 0.0) -> Float[np.ndarray, "3 4"]:
+    """From the level frame over the camera's foot to pixels."""
+    T = np.eye(4)
+    T[:3, :3] = level_frame(camera)
+    T[:3, 3] = -T[:3, :3] @ np.array([*camera.poses(1)[0][:2, 3], support])
+    return camera.K @ (invert(camera.poses(1)[0]) @ invert(T))[:3]
+
+
+def settled(vertices: Float[np.ndarray, "v 3"], joint: str) -> Float[np.ndarray, "v 3"]:
+    """Stretched down to the support where the lowest point is near it, and flat there."""
+    low, high = vertices[:, 2].min(), vertices[:, 2].max()
+    out = vertices.copy()
+    if joint in ("free", "fixed") and low < SNAP and high - low > 0.004:
+        out[:, 2] = (vertices[:, 2] - low) * high / (high - low)
+        out[out[:, 2] < 0.0025, 2] = 0.0
+    return np.column_stack([out[:, :2], np.maximum(out[:, 2], 0.0)])
+
+
+def _prism(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What is seen, closed down to the support: the hull of the points and of their shadow."""
+    from scipy.spatial import ConvexHull
+
+    spread = np.array([[a, b, c] for a in (-1, 1) for b in (-1, 1) for c in (-1, 1)]) * 0.002
+    cloud = np.concatenate([points, points * [1, 1, 0]])
+    cloud = (cloud[:: max(1, len(cloud) // 200), None] + spread).reshape(-1, 3)
+    hull = ConvexHull(cloud)
+    used, faces = np.unique(hull.simplices, return_inverse=True)
+    faces = faces.reshape(-1, 3).astype(np.int32)
+    corners = cloud[used]
+    a, b, c = (corners[faces[:, i]] for i in range(3))
+    flip = (np.cross(b - a, c - a) * hull.equations[:, :3]).sum(axis=1) < 0
+    faces[flip] = faces[flip][:, ::-1]
+    return corners.astype(np.float32), faces

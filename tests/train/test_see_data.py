@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kinema4d.data.generate import Recipe
+from kinema4d.geometry.camera import project
+from kinema4d.geometry.se3 import apply, invert
+from kinema4d.train import see, see_pack
+from kinema4d.train.loop import Plan, train
+from kinema4d.world.small.complete import CompleteConfig, CompleteNet
+from kinema4d.world.small.look import projection
+from kinema4d.world.small.see import DepthNet, SeeConfig, SegmentNet, level_frame, segment_input
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("see")
+    recipe = Recipe(
+        episodes=3,
+        robots=("k4arm",),
+        tasks=("pick_place", "open_drawer", "close_hinge"),
+        failures=0,
+        seed=3,
+        height=96,
+        width=144,
+    )
+    see_pack.make_pack(folder, recipe, views=2, workers=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pictures(pack: Path) -> list[see_pack.Picture]:
+    return see_pack.read_pack(pack)
+
+
+def test_pixels_of_a_part_lie_on_its_solid(pictures):
+    """Picture, camera, ids, poses and primitives agree."""
+    checked = 0
+    for p in pictures:
+        T = p.camera.poses(1)[0]
+        _, X = segment_input(p.rgb, p.depth, p.depth > 0, p.ids == see_pack.ROBOT, p.camera)
+        world = X @ level_frame(p.camera) + [*T[:2, 3], 0]
+        for i in range(len(p.joint)):
+            own, mine = p.ids == i + 1, p.primitives[p.primitives[:, 0] == i]
+            if own.sum() < 20 or not len(mine):
+                continue
+            d = see_pack.inside(mine, apply(invert(p.Ts_world_part[i].astype(np.float64)), world[own]))
+            assert np.median(np.abs(d)) < 0.003
+            checked += 1
+    assert checked > 5
+
+
+def test_a_pack_goes_on_and_is_the_same(pack, tmp_path):
+    recipe = Recipe(episodes=1, robots=("k4arm",), tasks=("push",), failures=0, seed=4, height=48, width=72)
+    (first,) = see_pack.make_pack(tmp_path, recipe, views=1, workers=1)
+    before = first.stat().st_mtime_ns
+    see_pack.make_pack(tmp_path, recipe, views=1, workers=1)
+    assert first.stat().st_mtime_ns == before
+    (other,) = see_pack.make_pack(tmp_path / "b", recipe, views=1, workers=1)
+    assert first.read_bytes() == other.read_bytes()
+    with pytest.raises(ValueError, match="no pictures"):
+        see_pack.read_pack(tmp_path / "empty")
+
+
+def test_signed_distance_of_primitives():
+    T = np.eye(4)[:3].ravel()
+    box, can, ball = ([0, k, *size, *T] for k, size in ((0, (0.1, 0.2, 0.3)), (1, (0.1, 0.3, 0)), (2, (0.2, 0, 0))))
+    points = np.array([[0, 0, 0], [0.2, 0, 0], [0.2, 0.3, 0], [0, 0, 0.35]])
+    np.testing.assert_allclose(
+        see_pack.inside(np.array([box]), points), [-0.1, 0.1, np.hypot(0.1, 0.1), 0.05], atol=1e-6
+    )
+    np.testing.assert_allclose(see_pack.inside(np.array([can]), points)[[0, 1, 3]], [-0.1, 0.1, 0.05], atol=1e-6)
+    np.testing.assert_allclose(see_pack.inside(np.array([ball]), points)[[0, 1]], [-0.2, 0.0], atol=1e-6)
+
+
+def test_targets_point_from_pixels_to_middles_and_axes(pictures):
+    found = 0
+    for p in pictures:
+        _, X = segment_input(p.rgb, p.depth, p.depth > 0, p.ids == see_pack.ROBOT, p.camera)
+        m = see.marks(p, X)
+        assert ((m.kind == see.LOST) == (p.ids == see_pack.ROBOT)).all()
+        R, foot = level_frame(p.camera), np.array([*p.camera.poses(1)[0][:2, 3], 0])
+        for i in range(len(p.joint)):
+            own = (p.ids == i + 1) & (m.kind > 0)
+            if not own.any():
+                continue
+            middle = (X + m.vectors[:3].transpose(1, 2, 0))[own] @ R + foot
+            np.testing.assert_allclose(middle, np.tile(p.middle[i], (own.sum(), 1)), atol=1e-4)
+            if p.joint[i] >= 2:
+                np.testing.assert_allclose(np.linalg.norm(m.vectors[6:, own], axis=0), 1, atol=1e-4)
+                np.testing.assert_allclose(m.vectors[6:, own].T @ R, np.tile(p.axis[i], (own.sum(), 1)), atol=1e-4)
+                found += 1
+    assert found
+
+
+def test_mirroring_twice_changes_nothing_and_mirrors_pictures(pictures):
+    p = pictures[0]
+    x, X = segment_input(p.rgb, p.depth, p.depth > 0, p.ids == see_pack.ROBOT, p.camera)
+    m = see.marks(p, X)
+    a, b = see.mirrored(*see.mirrored(x, m))
+    np.testing.assert_array_equal(a, x)
+    np.testing.assert_array_equal(b.vectors, m.vectors)
+    np.testing.assert_array_equal(b.kind, m.kind)
+    np.testing.assert_array_equal(see.mirrored(x, m)[0][0], x[0, :, ::-1])
+
+
+def test_thinner_and_cropped_pictures_have_the_camera_of_their_pixels(pictures):
+    p, rng = pictures[0], np.random.default_rng(0)
+    T = invert(p.camera.poses(1)[0])
+    point = apply(T, p.middle[:1].astype(np.float64))
+    full = project(p.camera.K, point)[0]
+    thin = see.thinned(p, 2, (1, 0))
+    np.testing.assert_allclose(project(thin.camera.K, point)[0], (full - [0, 1]) / 2)
+    back = see.enlarged(see.thinned(p, 2), 2)
+    np.testing.assert_allclose(project(back.camera.K, point)[0], full + 0.5)
+    cut = see.cropped(p, rng)
+    shift = full - project(cut.camera.K, point)[0]
+    r, c = round(shift[1]), round(shift[0])
+    np.testing.assert_array_equal(cut.rgb, p.rgb[r : r + cut.rgb.shape[0], c : c + cut.rgb.shape[1]])
+
+
+def test_the_projection_of_the_level_frame_is_the_cameras(pictures):
+    p = pictures[0]
+    _, X = segment_input(p.rgb, p.depth, p.depth > 0, p.ids == see_pack.ROBOT, p.camera)
+    uvz = X.reshape(-1, 3).astype(np.float64) @ projection(p.camera)[:, :3].T + projection(p.camera)[:, 3]
+    _, u = np.mgrid[: p.camera.height, : p.camera.width]
+    known = p.depth.ravel() > 0
+    np.testing.assert_allclose((uvz[:, 0] / uvz[:, 2])[known], u.ravel()[known], atol=0.01)
+    np.testing.assert_allclose(uvz[:, 2][known], p.depth.ravel()[known], atol=1e-4)
+
+
+@pytest.mark.parametrize("which", ["segment", "depth", "complete"])
+def test_every_network_learns(which, pictures, tmp_path):
+    torch.manual_seed(0)
+    small = SeeConfig(widths=(8, 16, 24))
+    task = {
+        "segment": lambda: see.SegmentTask(SegmentNet(small), pictures, pictures[:2], size=2),
+        "depth": lambda: see.DepthTask(DepthNet(small), pictures, pictures[:2], size=2),
+        "complete": lambda: see.CompleteTask(
+            CompleteNet(CompleteConfig(width=32, code=32)), pictures, pictures[:2], size=3
+        ),
+    }[which]()
+    with torch.no_grad():
+        before = np.mean([float(task.loss(s)) for s in range(200, 206)])
+    train(task, Plan(steps=40, rate=3e-3, warmup=5, validate_every=40, log_every=20), tmp_path / which, config={"a": 1})
+    with torch.no_grad():
+        after = np.mean([float(task.loss(s)) for s in range(200, 206)])
+    assert after < 0.85 * before
+    assert all(np.isfinite(v) for v in task.validate(task.model).values())
