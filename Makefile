@@ -1,4 +1,4 @@
-# make demo: install, drive a robot, write and show a 4D control clip.  make test: the whole suite.  make check: lint and types.
+# make demo: install, simulate a 4D rollout, show it.  make test: the whole suite.  make check: lint and types.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 OUT ?= out/demo
@@ -6,7 +6,7 @@ OUT ?= out/demo
 .PHONY: demo test check format bench wheel-test clean
 
 demo: .venv/.demo
-	$(BIN)/python examples/01_control.py --out $(OUT)
+	$(BIN)/python examples/04_simulate.py --out $(OUT)
 
 test: .venv/.dev
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
@@ -38,7 +38,7 @@ wheel-test: .venv/.dev
 	$(PYTHON) -m venv .venv || { echo "no venv module: apt-get install python3-venv"; exit 1; }
 
 .venv/.demo: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[robots,view]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[robots,view,world]'
 	@touch $@
 
 .venv/.dev: pyproject.toml constraints.txt | .venv/bin/python

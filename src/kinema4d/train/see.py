@@ -148,8 +148,14 @@ class _Task:
         self.pictures, self.held_out, self.size, self.seed = pictures, held_out, size, seed
 
     def _drawn(self, step: int) -> tuple[list[Picture], np.random.Generator]:
+        """A batch, every second picture one with a joint in it where a second draw finds one: they are rarer and
+        harder."""
         rng = np.random.default_rng([self.seed, step])
-        return [self.pictures[i] for i in rng.integers(len(self.pictures), size=self.size)], rng
+        out = []
+        for n, (i, j) in enumerate(rng.integers(len(self.pictures), size=(self.size, 2))):
+            other = self.pictures[j]
+            out.append(other if n % 2 and (other.joint >= 2).any() else self.pictures[i])
+        return out, rng
 
 
 class SegmentTask(_Task):
@@ -200,8 +206,8 @@ class SegmentTask(_Task):
         )
         hinge = (kind == 4).float() * known
         far = F.smooth_l1_loss(said.pivot / 0.03, pivot / 0.03, reduction="none").sum(1)
-        total = total + 0.5 * (far * hinge).sum() / hinge.sum().clamp(min=1)
-        total = total + (F.smooth_l1_loss(said.axis, axis, reduction="none").sum(1) * joint).sum() / joints
+        total = total + (far * hinge).sum() / hinge.sum().clamp(min=1)
+        total = total + 3 * (F.smooth_l1_loss(said.axis, axis, reduction="none").sum(1) * joint).sum() / joints
         total = total + 0.5 * (F.smooth_l1_loss(said.room, room, reduction="none").sum(1) * joint).sum() / joints
         return total
 

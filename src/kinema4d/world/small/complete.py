@@ -169,7 +169,7 @@ def complete(
     # The camera looks along x: what it does not see lies behind; to the sides only what others hide.
     size = float((high - low).max())
     behind, aside = max(0.03, 0.9 * size), 0.01 + 0.2 * size
-    low, high = low - [0.01, aside, aside], high + [behind, aside, 0.015]
+    low, high = low - np.array([0.01, aside, aside]), high + np.array([behind, aside, 0.015])
     low[2] = max(low[2], -0.006)
     cell = float(np.clip((high - low).max() / MOST_CELLS, FINEST, COARSEST))
     counts = np.ceil((high - low) / (2 * cell)).astype(int) * 2 + 1

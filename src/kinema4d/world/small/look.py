@@ -6,7 +6,7 @@ image from elsewhere (SAM, a person) may take their place, and then the network 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from kinema4d.world.small.see import ROOM_UNIT, ROWS, DepthNet, SegmentNet, dept
 
 BANDWIDTH = 0.018
 """Votes this near to each other are for one thing, metres."""
+LINK = 0.016
+"""Points of one piece of furniture are this near to each other, metres."""
 LEAST_PIXELS = 10
 """Smaller parts are noise, in pixels of the reduced picture."""
 BLOB_HEIGHT, BLOB_PIXELS, BLOB_SIZE = 0.012, 40, 0.3
@@ -153,13 +155,28 @@ def find_parts(
         name = names[label - 1] if label <= len(names) else f"part {label}"
         sure = float(share[1 + kind] / max(share.sum(), 1e-6))
         direction, point, span = _joint(joint, axis[own], (X + pivot)[own], room[own], R, foot)
+        if direction is not None:
+            around = usable & (chance[0] < 0.5) & (_distance(own) < 40)
+            direction = squared(direction, x[4:7].transpose(1, 2, 0)[around] @ R)
         out.append(
             Part(
                 name=name, joint=joint, mask=mask, vertices=world[seen], faces=np.zeros((0, 3), np.int32),
                 axis=direction, pivot=point, room=span, confidence=sure,
             )
         )  # fmt: skip
-    return out
+    return [_hung(part, out) for part in out]
+
+
+def _hung(part: Part, parts: list[Part]) -> Part:
+    """A joint needs something to hang on: without furniture beside it, a part is free."""
+    from scipy.spatial import cKDTree
+
+    if part.joint not in ("slide", "hinge"):
+        return part
+    tree = cKDTree(part.vertices[:: max(1, len(part.vertices) // 300)])
+    if any(p.joint == "fixed" and tree.query(p.vertices)[0].min() < 2 * LINK for p in parts):
+        return part
+    return replace(part, joint="free", axis=None, pivot=None, room=None)
 
 
 def _joint(
@@ -182,6 +199,30 @@ def _joint(
     return direction, np.median(pivot, axis=0) @ R + foot, span
 
 
+def _distance(own: Bool[np.ndarray, "h w"]) -> Float[np.ndarray, "h w"]:
+    """Pixels to the nearest one of ``own``."""
+    from scipy.ndimage import distance_transform_edt
+
+    found = distance_transform_edt(~own)
+    assert isinstance(found, np.ndarray)
+    return found
+
+
+def squared(axis: Float[np.ndarray, "3"], normals: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "3"]:
+    """A level axis turned to the nearest side of the furniture around it, whose upright faces say how it stands: boxes
+    have four sides. Unchanged where there is no such agreement, or the nearest side is far."""
+    upright = np.abs(normals[:, 2]) < 0.4
+    if abs(axis[2]) > 0.5 or upright.sum() < 20:
+        return axis
+    heading = np.arctan2(normals[upright, 1], normals[upright, 0])
+    mean = np.exp(4j * heading).mean()
+    if abs(mean) < 0.5:
+        return axis
+    side, own = np.angle(mean) / 4, np.arctan2(axis[1], axis[0])
+    turn = own + (side - own + np.pi / 4) % (np.pi / 2) - np.pi / 4
+    return np.array([np.cos(turn), np.sin(turn), 0.0]) if abs(turn - own) < 0.6 else axis
+
+
 def group(
     chance: Float[np.ndarray, "5 h w"],
     X: Float[np.ndarray, "h w 3"],
@@ -198,9 +239,10 @@ def group(
     count = 0
     for kinds in ((2,), (3, 4), (1,)):
         mine = usable & np.isin(kind, kinds)
-        found, middles = gather(mine, X + votes)
+        # Large parts vote less precisely, and stand alone: what belongs to one drawer is found by touch.
+        found, n = (gather(mine, X + votes)) if kinds == (2,) else touching(mine, X)
         labels = np.where(found > 0, found + count, labels)
-        count += len(middles)
+        count += n
     left = usable & (labels == 0) & (X[..., 2] > BLOB_HEIGHT) & (chance[0] < 0.98)
     blobs, n = connected(binary_opening(left, np.ones((2, 2))))
     for i in range(1, n + 1):
@@ -242,10 +284,36 @@ def without_slivers(labels: Int32[np.ndarray, "h w"], X: Float[np.ndarray, "h w 
     return order[out]
 
 
-def gather(
-    movable: Bool[np.ndarray, "h w"], votes: Float[np.ndarray, "h w 3"]
-) -> tuple[Int32[np.ndarray, "h w"], Float[np.ndarray, "k 3"]]:
-    """Pixels by the middle that they vote for: labels (0 = none) and middles, the part with most votes first."""
+def touching(mine: Bool[np.ndarray, "h w"], X: Float[np.ndarray, "h w 3"]) -> tuple[Int32[np.ndarray, "h w"], int]:
+    """Pixels by what is near in space: points in one chain of gaps below ``LINK`` are one part; labels (0 = none) and
+    how many, the largest first."""
+    from scipy.spatial import cKDTree
+
+    labels = np.zeros(mine.shape, np.int32)
+    rows, columns = np.nonzero(mine)
+    if len(rows) < LEAST_PIXELS:
+        return labels, 0
+    cells, owner = np.unique(np.floor(X[rows, columns] / (LINK / 2)).astype(int), axis=0, return_inverse=True)
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    pairs = cKDTree(cells).query_pairs(2.3, output_type="ndarray")
+    n = len(cells)
+    _, piece = connected_components(
+        coo_matrix((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(n, n)), directed=False
+    )
+    piece = piece[owner.ravel()]
+    sizes = np.bincount(piece)
+    order = np.argsort(-sizes, kind="stable")
+    order = order[sizes[order] >= LEAST_PIXELS]
+    number = np.zeros(len(sizes), np.int32)
+    number[order] = np.arange(1, len(order) + 1)
+    labels[rows, columns] = number[piece]
+    return labels, len(order)
+
+
+def gather(movable: Bool[np.ndarray, "h w"], votes: Float[np.ndarray, "h w 3"]) -> tuple[Int32[np.ndarray, "h w"], int]:
+    """Pixels by the middle that they vote for: labels (0 = none) and how many, the part with most votes first."""
     labels = np.zeros(movable.shape, np.int32)
     rows, columns = np.nonzero(movable)
     points = votes[rows, columns].astype(np.float64)
@@ -271,7 +339,7 @@ def gather(
         nearest = gap.argmin(axis=1)
         take = left & (gap.min(axis=1) < 4 * BANDWIDTH)
         labels[rows[take], columns[take]] = 1 + nearest[take]
-    return labels, np.array(middles).reshape(-1, 3)
+    return labels, len(middles)
 
 
 def carried(found: Int32[np.ndarray, "a b"], small: View, view: View) -> Int32[np.ndarray, "h w"]:
@@ -310,8 +378,6 @@ def _shrunk(labels: Int32[np.ndarray, "h w"], shape: tuple[int, int]) -> Int32[n
 
 def with_surface(eyes: Eyes, view: View, part: Part) -> Part:
     """The part with its unseen sides: completed, closed, standing on the support where it is near it."""
-    from dataclasses import replace
-
     small = resized(view)
     own = _shrunk(part.mask.astype(np.int32), small.robot.shape) > 0
     x, X = segment_input(small.rgb, small.depth, small.depth > 0, small.robot, small.camera, small.support)

@@ -1,0 +1,223 @@
+"""The small world: see, move, and draw what moved.
+
+First image, robot, camera in; the future as a 4D clip out, on a laptop. Parts are found and completed
+(:mod:`look`), a rigid-body engine answers to the robot's solids (:mod:`rigid`), and what moved is drawn over the first
+frame (:mod:`prior`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int32, UInt8
+
+from kinema4d.geometry.se3 import apply
+from kinema4d.types import Control, Rollout, Solid, Track
+from kinema4d.world.compose import clip_from, robot_pixels
+from kinema4d.world.protocol import check_view
+from kinema4d.world.small.look import Eyes, View, find_parts, guess_depth, support_height, with_surface
+from kinema4d.world.small.parts import Part
+from kinema4d.world.small.prior import Prior, render
+from kinema4d.world.small.rigid import Physics, answer, draw
+
+NEAR = 0.1
+"""A part that the robot comes this near to may move, and so may those this near to it, metres."""
+WRONG_UNITS = 20.0
+"""A depth image whose robot is so many times too far or too near is in other units."""
+ELSEWHERE = 0.05
+"""Depth of the robot that is off by more than this on most of its pixels means another pose or another robot, metres."""
+
+
+class SmallWorldWarning(UserWarning):
+    """Something about the input that makes the result doubtful."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Seen:
+    """What the first picture shows: what ``simulate`` starts from, and what users may look at and correct."""
+
+    view: View
+    """Picture, depth and robot."""
+    parts: tuple[Part, ...]
+    """Everything that could move or be in the way; surfaces are completed where the robot comes near."""
+    guessed_depth: bool
+    """Whether depth was predicted."""
+
+
+@dataclass(frozen=True, eq=False)
+class SmallWorld:
+    """See, move, draw."""
+
+    eyes: Eyes
+    """The networks."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Which weights these are."""
+    name: str = "small"
+    """Its name in tables."""
+
+    def simulate(
+        self,
+        image: UInt8[np.ndarray, "h w 3"],
+        control: Control,
+        *,
+        depth: Float[np.ndarray, "_ _"] | None = None,
+        seed: int = 0,
+        sample: bool = False,
+        seen: Seen | None = None,
+        labels: Int32[np.ndarray, "_ _"] | None = None,
+        names: Sequence[str] = (),
+        support: float | None = None,
+    ) -> Rollout:
+        """The future of ``image`` under ``control``.
+
+        ``sample`` draws what a picture does not tell (weight, friction, exact size) by ``seed`` instead of taking the
+        most likely: many seeds give a distribution of outcomes. ``seen`` skips looking; ``labels`` (with ``names``)
+        replaces the segmenter's grouping of pixels; ``support`` is the height of the table where it is known.
+        """
+        seen = seen or self.see(image, control, depth=depth, labels=labels, names=names, support=support)
+        physics = draw(np.random.default_rng(seed)) if sample else Physics()
+        motions = answer(seen.parts, control.solids, fps=control.fps, support=seen.view.support, physics=physics)
+        shown = seen.view.depth
+        prior = render(image, shown, shown > 0, seen.parts, motions, control)
+        return Rollout(
+            clip=clip_from(image, shown, shown > 0, control, prior.rgb, prior.pointmap),
+            provenance=self._provenance(seen, motions, prior, seed=seed, sample=sample),
+            tracks=tracks_of(seen.parts, motions),
+        )
+
+    def see(
+        self,
+        image: UInt8[np.ndarray, "h w 3"],
+        control: Control,
+        *,
+        depth: Float[np.ndarray, "_ _"] | None = None,
+        labels: Int32[np.ndarray, "_ _"] | None = None,
+        names: Sequence[str] = (),
+        support: float | None = None,
+    ) -> Seen:
+        """Depth and parts of the first picture."""
+        has_depth = check_view(image, control, depth)
+        if control.camera.moving:
+            raise ValueError("the small world looks from a camera that stands still; give a camera with one pose")
+        if not control.solids:
+            raise ValueError(
+                "this control signal has no solids (the robot as something that pushes): make it with control()"
+            )
+        if labels is not None and labels.shape != image.shape[:2]:
+            raise ValueError(
+                f"the part labels are {labels.shape[0]}x{labels.shape[1]} but the image {image.shape[0]}x{image.shape[1]}"
+            )
+        check_depth(control, depth, has_depth)
+        robot = robot_pixels(control, depth, has_depth)
+        exact = np.where(robot, control.pointmap.depth[0], 0).astype(np.float32)
+        guessed = depth is None or not has_depth.any()
+        known = exact if depth is None or guessed else np.where(has_depth, depth, 0).astype(np.float32)
+        view = View(rgb=image, depth=known, robot=robot, camera=control.camera, support=support or 0.0)
+        if guessed:
+            view = replace(view, depth=guess_depth(self.eyes, view))
+        elif support is None:
+            view = replace(view, support=support_height(view))
+        parts = find_parts(self.eyes, view, labels=labels, names=tuple(names))
+        if not any(p.joint != "fixed" for p in parts):
+            warnings.warn(
+                "no part that could move was found in the first image: only the robot will move",
+                SmallWorldWarning,
+                stacklevel=2,
+            )
+        near = involved(parts, control.solids)
+        parts = [with_surface(self.eyes, view, p) if i in near else p for i, p in enumerate(parts)]
+        return Seen(view=view, parts=tuple(p for p in parts if len(p.faces)), guessed_depth=guessed)
+
+    def _provenance(
+        self, seen: Seen, motions: Float[np.ndarray, "p t 4 4"], prior: Prior, *, seed: int, sample: bool
+    ) -> dict[str, Any]:
+        moved = (np.abs(motions - np.eye(4)).max(axis=(1, 2, 3)) > 0) if len(motions) else np.zeros(0, bool)
+        parts = [
+            {"name": p.name, "joint": p.joint, "confidence": round(p.confidence, 3), "moved": bool(m)}
+            for p, m in zip(seen.parts, moved, strict=True)
+        ]
+        return {
+            "world": self.name,
+            "seed": seed,
+            "sample": sample,
+            "weights": {k: self.about[k] for k in ("file", "sha256") if k in self.about},
+            "depth": "predicted" if seen.guessed_depth else "given",
+            "support_m": round(seen.view.support, 4),
+            "parts": parts,
+            "known": round(float(prior.known.mean()), 4),
+        }
+
+
+def check_depth(control: Control, depth: Float[np.ndarray, "h w"] | None, has_depth: Bool[np.ndarray, "h w"]) -> None:
+    """Raise where depth is in other units than metres, warn where it does not show the robot at its pose: the robot's
+    geometry is known exactly."""
+    both = control.mask[0] & has_depth
+    if depth is None or both.sum() < 30:
+        return
+    true = control.pointmap.depth[0][both]
+    ratio = float(np.median(depth[both] / true))
+    if ratio > WRONG_UNITS or ratio < 1 / WRONG_UNITS:
+        unit = "millimetres" if 500 < ratio < 2000 else f"units of 1/{ratio:.3g} m"
+        raise ValueError(
+            f"depth is not in metres: where the robot must be {float(np.median(true)):.2f} m away it says "
+            f"{float(np.median(depth[both])):.4g}, so it seems to be in {unit}"
+        )
+    off = np.abs(depth[both] - true)
+    nearer = depth[both] < true - ELSEWHERE  # something before the robot is no contradiction
+    if (off[~nearer] > ELSEWHERE).mean() > 0.5 if (~nearer).sum() > 30 else nearer.mean() > 0.9:
+        warnings.warn(
+            f"the depth image does not show the robot at its stated pose: {100 * float((off > ELSEWHERE).mean()):.0f} % of its "
+            f"pixels are off by more than {100 * ELSEWHERE:.0f} cm; check robot, joint positions and camera",
+            SmallWorldWarning,
+            stacklevel=3,
+        )
+
+
+def involved(parts: Sequence[Part], solids: Sequence[Solid]) -> set[int]:
+    """Parts that the robot comes near to, and those near to them, and so on."""
+    clouds = [p.vertices[:: max(1, len(p.vertices) // 60)] for p in parts]
+    balls = [(c.mean(axis=0), float(np.linalg.norm(c - c.mean(axis=0), axis=1).max())) for c in clouds]
+    near: set[int] = set()
+    for i, (middle, radius) in enumerate(balls):
+        for solid in solids:
+            corners = solid.vertices
+            centre, size = corners.mean(axis=0), float(np.linalg.norm(corners - corners.mean(axis=0), axis=1).max())
+            way = solid.Ts_world_link[:, :3, :3] @ centre + solid.Ts_world_link[:, :3, 3]
+            if np.linalg.norm(way - middle, axis=1).min() < radius + size + NEAR:
+                near.add(i)
+                break
+    grown = set(near)
+    while grown:
+        grown = {
+            j
+            for j in range(len(parts))
+            if j not in near
+            and any(np.linalg.norm(balls[i][0] - balls[j][0]) < balls[i][1] + balls[j][1] + NEAR for i in near)
+        }
+        near |= grown
+    return near
+
+
+def tracks_of(parts: Sequence[Part], motions: Float[np.ndarray, "p t 4 4"]) -> tuple[Track, ...]:
+    """Object trajectories: each part's frame sits at the middle of its surface, turned like the world at the start."""
+    out = []
+    for part, Ts in zip(parts, motions, strict=True):
+        middle = (part.vertices.min(axis=0) + part.vertices.max(axis=0)) / 2
+        T = np.eye(4)
+        T[:3, 3] = middle
+        out.append(Track(name=part.name, Ts_world_object=Ts @ T, vertices=part.vertices - middle, faces=part.faces))
+    return tuple(out)
+
+
+def place_parts(parts: Sequence[Part], T_world: Float[np.ndarray, "p 4 4"]) -> tuple[Part, ...]:
+    """Parts moved to where they are later: what seeds the next chunk of a long rollout."""
+    moved = []
+    for part, T in zip(parts, T_world, strict=True):
+        axis = None if part.axis is None else T[:3, :3] @ part.axis
+        pivot = None if part.pivot is None else apply(T, part.pivot[None])[0]
+        moved.append(replace(part, vertices=apply(T, part.vertices), axis=axis, pivot=pivot))
+    return tuple(moved)
