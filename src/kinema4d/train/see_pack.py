@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Float32, Int32, UInt8, UInt16
@@ -205,6 +206,7 @@ _ROWS = ("joint", "Ts_world_part", "axis", "pivot", "room", "middle")
 
 def write_shard(path: Path, pictures: Sequence[Picture]) -> None:
     """One file with the arrays of many pictures, part axes one after the other."""
+    rows: dict[str, Any] = {k: np.concatenate([getattr(p, k) for p in pictures]) for k in _ROWS}
     with whole_file(path, overwrite=True) as temporary:
         np.savez(
             temporary,
@@ -216,7 +218,7 @@ def write_shard(path: Path, pictures: Sequence[Picture]) -> None:
             counts=np.array([len(p.joint) for p in pictures]),
             solids=np.array([len(p.primitives) for p in pictures]),
             primitives=np.concatenate([p.primitives for p in pictures]),
-            **{k: np.concatenate([getattr(p, k) for p in pictures]) for k in _ROWS},
+            **rows,
         )
 
 

@@ -14,8 +14,10 @@ from kinema4d.types import Clip, Control, Rollout
 class World(Protocol):
     """A simulator of what a robot's motion does to the world around it."""
 
-    name: str
-    """``static``, ``small``, ``wan``."""
+    @property
+    def name(self) -> str:
+        """``static``, ``small``, ``wan``."""
+        ...
 
     def simulate(
         self,

@@ -13,7 +13,6 @@ from kinema4d.world.small.machine import guard
 
 guard()
 
-import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 from kinema4d.world.small.complete import CompleteConfig, CompleteNet  # noqa: E402
@@ -98,5 +97,4 @@ def load_small(path: str | Path | None = None) -> tuple[Eyes, dict[str, Any]]:
     assert isinstance(segment, SegmentNet)
     assert isinstance(complete, CompleteNet)
     about = {"file": path.name, "sha256": digest, **json.loads(said.get("about", "{}"))}
-    torch.set_flush_denormal(True)
     return Eyes(depth, segment, complete), about

@@ -169,11 +169,11 @@ def find_parts(
 
 def _hung(part: Part, parts: list[Part]) -> Part:
     """A joint needs something to hang on: without furniture beside it, a part is free."""
-    from scipy.spatial import cKDTree
+    from scipy.spatial import KDTree
 
     if part.joint not in ("slide", "hinge"):
         return part
-    tree = cKDTree(part.vertices[:: max(1, len(part.vertices) // 300)])
+    tree = KDTree(part.vertices[:: max(1, len(part.vertices) // 300)])
     if any(p.joint == "fixed" and tree.query(p.vertices)[0].min() < 2 * LINK for p in parts):
         return part
     return replace(part, joint="free", axis=None, pivot=None, room=None)
@@ -244,8 +244,8 @@ def group(
         labels = np.where(found > 0, found + count, labels)
         count += n
     left = usable & (labels == 0) & (X[..., 2] > BLOB_HEIGHT) & (chance[0] < 0.98)
-    blobs, n = connected(binary_opening(left, np.ones((2, 2))))
-    for i in range(1, n + 1):
+    blobs = np.asarray(connected(binary_opening(left, np.ones((2, 2))), output=np.int32)[0])  # pyright: ignore[reportIndexIssue]
+    for i in range(1, int(blobs.max(initial=0)) + 1):
         blob = blobs == i
         if blob.sum() < BLOB_PIXELS:
             continue
@@ -287,7 +287,7 @@ def without_slivers(labels: Int32[np.ndarray, "h w"], X: Float[np.ndarray, "h w 
 def touching(mine: Bool[np.ndarray, "h w"], X: Float[np.ndarray, "h w 3"]) -> tuple[Int32[np.ndarray, "h w"], int]:
     """Pixels by what is near in space: points in one chain of gaps below ``LINK`` are one part; labels (0 = none) and
     how many, the largest first."""
-    from scipy.spatial import cKDTree
+    from scipy.spatial import KDTree
 
     labels = np.zeros(mine.shape, np.int32)
     rows, columns = np.nonzero(mine)
@@ -297,7 +297,7 @@ def touching(mine: Bool[np.ndarray, "h w"], X: Float[np.ndarray, "h w 3"]) -> tu
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
-    pairs = cKDTree(cells).query_pairs(2.3, output_type="ndarray")
+    pairs = KDTree(cells).query_pairs(2.3, output_type="ndarray")
     n = len(cells)
     _, piece = connected_components(
         coo_matrix((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(n, n)), directed=False

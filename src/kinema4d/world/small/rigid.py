@@ -127,6 +127,23 @@ def _near(solids: Sequence[Solid], parts: Sequence[Part]) -> list[Solid]:
     return out
 
 
+def palm_of(solids: Sequence[Solid]) -> Solid | None:
+    """What the fingers hang on; where that link has no surface, the solid against which they move least."""
+    fingers = [s for s in solids if s.role == "finger"]
+    if not fingers:
+        return None
+    palm = next((s for s in solids if s.role == "palm"), None)
+    arms = [s for s in solids if s.role == "arm"]
+    if palm is not None or not arms:
+        return palm
+
+    def travel(arm: Solid) -> float:
+        way = (invert(arm.Ts_world_link) @ fingers[0].Ts_world_link)[:, :3, 3]
+        return float(np.linalg.norm(way - way[0], axis=1).max() + 0.01 * np.linalg.norm(way[0]))
+
+    return min(arms, key=travel)
+
+
 def closing(solids: Sequence[Solid], palm: Solid) -> dict[str, tuple[Float[np.ndarray, "3"], Float[np.ndarray, " t"]]]:
     """For fingers that close: the direction in which, in the palm's frame, and how much they press at each frame."""
     fingers = [s for s in solids if s.role == "finger"]
@@ -183,7 +200,7 @@ class Hold:
 
 def holds(parts: Sequence[Part], solids: Sequence[Solid]) -> list[Hold]:
     """Which jointed parts fingers close on, and when."""
-    palm = next((s for s in solids if s.role == "palm"), None)
+    palm = palm_of(solids)
     press = closing(solids, palm) if palm is not None else {}
     if palm is None or not press:
         return []
@@ -312,8 +329,7 @@ class _Run:
     def _paths(self, solids: Sequence[Solid]) -> list[Float[np.ndarray, "n 4 4"]]:
         """Poses of the near solids at every step. Fingers are interpolated in the palm's frame, so that what they hold
         is not shaken by the two moving out of step."""
-        palms = [s for s in solids if s.role == "palm"]
-        palm = palms[0] if palms else None
+        palm = palm_of(solids)
         press = closing(solids, palm) if palm is not None else {}
         at = np.arange(self.steps + 1) * STEP
         base = self.palm = None if palm is None else self._between(palm.Ts_world_link)
@@ -420,10 +436,10 @@ class _Run:
 
     def _hangs(self) -> list[tuple[int, int]]:
         """Pairs of a jointed part and another piece of its furniture: they do not collide."""
-        from scipy.spatial import cKDTree
+        from scipy.spatial import KDTree
 
         out = []
-        trees = [(j, cKDTree(p.vertices)) for j, p in enumerate(self.parts) if p.joint != "free"]
+        trees = [(j, KDTree(p.vertices)) for j, p in enumerate(self.parts) if p.joint != "free"]
         for i, part in enumerate(self.parts):
             if part.joint in ("slide", "hinge"):
                 out += [(j, i) for j, tree in trees if j != i and tree.query(part.vertices)[0].min() < TOGETHER]
@@ -445,10 +461,19 @@ class _Run:
         out = np.tile(np.eye(4), (self.frames, len(self.parts), 1, 1))
         due = np.minimum(np.round(np.arange(self.frames) / self.fps / STEP).astype(int), self.steps)
         frame, began = 0, {}
+        limited = [model.joint(f"p{i}") for i, p in enumerate(self.parts) if p.joint in ("slide", "hinge")]
+        ends, speeds = (
+            np.array([int(a[0]) for a in x], int) for x in ([j.qposadr for j in limited], [j.dofadr for j in limited])
+        )
+        low, high = (np.array([j.range[k] for j in limited]) for k in (0, 1))
         for n in range(self.steps + 1):
             while frame < self.frames and due[frame] <= n:
                 mj.mj_kinematics(model, data)
-                if not np.isfinite(data.xpos[ids]).all() or data.warning[mj.mjtWarning.mjWARN_BADQACC].number:
+                bad = sum(
+                    data.warning[w].number
+                    for w in (mj.mjtWarning.mjWARN_BADQPOS, mj.mjtWarning.mjWARN_BADQVEL, mj.mjtWarning.mjWARN_BADQACC)
+                )
+                if bad or not np.isfinite(data.xpos[ids]).all():  # MuJoCo would go on from the start
                     out[frame:] = out[max(frame - 1, 0)]
                     return out
                 out[frame, :, :3, :3], out[frame, :, :3, 3] = data.xmat[ids].reshape(-1, 3, 3), data.xpos[ids]
@@ -457,6 +482,10 @@ class _Run:
                 data.qpos[q_at], data.qvel[v_at] = Q[n], V[n]
                 self._hold(n, began)
                 mj.mj_step(model, data)
+                # The robot is stronger than any soft limit.
+                stop = np.clip(data.qpos[ends], low, high)
+                data.qvel[speeds] *= stop == data.qpos[ends]
+                data.qpos[ends] = stop
         return out
 
     def _carry(self, n: int, k: int, at: int, dof: int) -> None:

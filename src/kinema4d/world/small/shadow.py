@@ -26,16 +26,16 @@ LOWEST, HIGHEST = 35.0, 85.0
 """Elevations of the sun that are tried, degrees."""
 STEP, FINEST = 0.15, 0.005
 """Of the search, in metres that a shadow moves per metre of height: at first and at last."""
-SOFT = 2.0
+SOFT = 1.5
 """Width of the edge of a shadow, pixels."""
-STARTS = 4
-"""Best directions of the coarse search that are refined."""
-CELL = 0.015
-"""Side of the cells of the map that directions are judged by, metres."""
+STARTS = 6
+"""Best directions of the coarse search that are refined; no two of them neighbours."""
+CELLS = (0.015, 0.004)
+"""Side of the cells of the map that directions are judged by, and of the map for the last of them, metres."""
 LEVEL = 0.95
 """Cosine to the vertical above which a surface is level: its light is even."""
 SPOTS = 6000
-"""Pixels by which a direction is judged, at most."""
+"""Pixels by which a direction is judged, about."""
 TILES = 10
 """Brightness is compared within so many pieces of the picture's height."""
 DARKEST, FAINTEST = 0.15, 0.9
@@ -45,12 +45,16 @@ CLEAR = 0.03
 CORE = 0.8
 """A spot that lacks more of the sun is in shadow."""
 FEWEST = 12
-"""Spots in shadow that make a sun."""
-EVIDENCE = 1.5
+"""Spots wholly in shadow that make a sun, and a third of those at least half in it."""
+EVIDENCE = 2.5
 """Half of the spots in shadow must look so much more like ground in shadow than like sunlit ground, nats. Simulated scenes
 have 2 to 8 with shadows and less than 0.1 without."""
 TONE, TONES = 0.08, 74
 """Step of a palette in the logarithm of a colour, and how many there are: up to 255 and what a shadow takes."""
+NUDGES = (0.0, -0.02, 0.02, -0.05, 0.05, -0.1, 0.1)
+"""Changes to the logarithm of one channel of a shadow that are tried."""
+ALONE = 0.75
+"""Of the spots about shadows that look shadowed, so many must be in them."""
 DOUBT = 0.5
 """Of a picture that says neither shadow nor sunlight: above 0, geometry is believed."""
 RARE = 1e-5
@@ -136,7 +140,9 @@ def casters(solids: Sequence[Solid], parts: Sequence[Part], motions: Float[np.nd
     pieces += [(p.vertices, p.faces, Ts) for p, Ts in zip(parts, motions, strict=True) if len(p.faces)]
     starts = np.cumsum([0] + [len(v) for v, *_ in pieces])
     return Casters(
-        vertices=np.concatenate([v @ np.swapaxes(T[:, :3, :3], 1, 2) + T[:, None, :3, 3] for v, _, T in pieces], axis=1),
+        vertices=np.concatenate(
+            [v @ np.swapaxes(T[:, :3, :3], 1, 2) + T[:, None, :3, 3] for v, _, T in pieces], axis=1
+        ),
         faces=np.concatenate([f + np.int32(n) for (_, f, _), n in zip(pieces, starts[:-1], strict=True)]),
     )
 
@@ -158,34 +164,42 @@ def find_sun(
     brightness -= (np.bincount(tiles, brightness) / counts)[tiles]
     dim = np.zeros(len(spots))
 
-    def judge(shift: np.ndarray) -> float:
+    def judge(shift: np.ndarray, cell: float = CELLS[0]) -> float:
         score, shaded = shadow_kernels.explained(
-            cast.vertices[0], cast.faces, shift, CELL, BIAS, spots, tiles, counts, brightness, dim
+            cast.vertices[0], cast.faces, shift, cell, BIAS, spots, tiles, counts, brightness, dim
         )
-        return score if shaded >= FEWEST else 0.0
+        return score if shaded >= 3 * FEWEST else 0.0
 
     reach = 1 / np.tan(np.radians([HIGHEST, LOWEST]))
     grid = np.arange(-np.ceil(reach[1] / STEP), np.ceil(reach[1] / STEP) + 1) * STEP
     tries = [np.array([x, y]) for x in grid for y in grid if reach[0] <= np.hypot(x, y) <= reach[1]]
-    ranked = sorted(((judge(s), i) for i, s in enumerate(tries)), reverse=True)[:STARTS]
-    best, shift = max((_climb(judge, tries[i], score) for score, i in ranked), key=lambda found: found[0])
-    judge(shift)
+    starts: list[np.ndarray] = []
+    for _, i in sorted(((judge(s), i) for i, s in enumerate(tries)), reverse=True):
+        if len(starts) < STARTS and all(np.hypot(*(tries[i] - s)) > 1.5 * STEP for s in starts):
+            starts.append(tries[i])
+    _, shift = max((_climb(judge, s, STEP / 2) for s in starts), key=lambda found: found[0])
+    best, shift = _climb(lambda s: judge(s, CELLS[1]), shift, 3 * FINEST)
+    judge(shift, CELLS[1])
     palette, shaded = Palette.of(colours[dim == 0]), colours[dim > CORE]
     if best < CLEAR or len(shaded) < FEWEST:
         return None
     dark = _darkness(palette, shaded)
-    evidence = float(np.median(palette.favours(shaded, np.log(dark))))
-    if evidence < EVIDENCE or not DARKEST < dark.mean() < FAINTEST:
+    looks = palette.favours(colours, np.log(dark)[None])
+    evidence = float(np.median(looks[dim > CORE]))
+    # A dark thing that holds a shadow of the right shape is no shadow: about the true one, the ground is bright.
+    near = (np.bincount(tiles, dim > CORE) > 0)[tiles] & (looks > 0)
+    alone = float((near & (dim > 0)).sum() / max(near.sum(), 1))
+    if evidence < EVIDENCE or alone < ALONE or not DARKEST < dark.mean() < FAINTEST:
         return None
     return Sun(shift=shift, dark=dark, evidence=evidence, palette=palette)
 
 
-def _climb(judge: Callable[[np.ndarray], float], shift: np.ndarray, score: float) -> tuple[float, np.ndarray]:
+def _climb(judge: Callable[[np.ndarray], float], shift: np.ndarray, step: float) -> tuple[float, np.ndarray]:
     """Uphill from a direction, in ever smaller steps."""
-    step = STEP / 2
+    score = judge(shift)
     while step > FINEST:
         around = [shift + step * np.array([x, y]) for x, y in ((1, 0), (-1, 0), (0, 1), (0, -1))]
-        found = max(((judge(s), i) for i, s in enumerate(around)))
+        found = max((judge(s), i) for i, s in enumerate(around))
         if found[0] > score:
             score, shift = found[0], around[found[1]]
         else:
@@ -197,7 +211,7 @@ def _spots(
     image: np.ndarray, points: np.ndarray, still: np.ndarray, eye: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Level spots of the picture (world points), which tile each is in, and the logarithm of its colour."""
-    stride = int(np.ceil(np.sqrt(max(still.sum(), 1) / SPOTS)))
+    stride = max(1, round(np.sqrt(still.sum() / SPOTS)))
     rows, columns = (n * stride for n in np.nonzero(still[::stride, ::stride]))
     up = shadow_kernels.facing(points, rows, columns, eye, np.array([0.0, 0, 1]))
     bright = image[rows, columns]
@@ -218,9 +232,9 @@ def _darkness(palette: Palette, colours: Float[np.ndarray, "n 3"]) -> Float[np.n
         return float(np.log(0.8 * palette.of_colours(colours - shift) + 0.2 * lit).sum())
 
     shift = max((np.full(3, s) for s in np.arange(np.log(DARKEST), 0, 0.02)), key=likely)
-    for _ in range(2):
+    for _ in range(3):
         for k in range(3):  # the sky is not as grey as the sun
-            shift = max((shift + s * np.eye(3)[k] for s in (0, -0.02, 0.02, -0.04, 0.04)), key=likely)
+            shift = max((shift + s * np.eye(3)[k] for s in NUDGES), key=likely)
     return np.exp(shift)
 
 

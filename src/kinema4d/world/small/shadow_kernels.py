@@ -52,14 +52,26 @@ def fill_map(vertices, faces, shift, low, cell, heights):
 
 @njit(cache=True, nogil=True, inline="always")
 def _shade(heights, u, v, z):
-    """Share of the sun that a point in cell (u, v) at height z lacks, 0..1: read between cells, so that edges are soft."""
+    """Share of the sun that a point in cell (u, v) at height z lacks, 0..1. Read from 3x3 cells with the weights of a
+    parabola, so that edges are soft and smooth."""
     rows, columns = heights.shape
-    if not (0.0 <= u < columns - 1.0 and 0.0 <= v < rows - 1.0):
+    i, j = int(u + 0.5), int(v + 0.5)
+    if i < 1 or j < 1 or i > columns - 2 or j > rows - 2:
         return 0.0
-    i, j = int(u), int(v)
-    a, b = u - i, v - j
-    top = (1.0 - a) * (heights[j, i] > z) + a * (heights[j, i + 1] > z)
-    return (1.0 - b) * top + b * ((1.0 - a) * (heights[j + 1, i] > z) + a * (heights[j + 1, i + 1] > z))
+    a, b = u - i, v - j  # -0.5..0.5
+    left, right = 0.5 * (0.5 - a) ** 2, 0.5 * (0.5 + a) ** 2
+    middle = 1.0 - left - right
+    low, high = 0.5 * (0.5 - b) ** 2, 0.5 * (0.5 + b) ** 2
+    total = low * (
+        left * (heights[j - 1, i - 1] > z) + middle * (heights[j - 1, i] > z) + right * (heights[j - 1, i + 1] > z)
+    )
+    total += (1.0 - low - high) * (
+        left * (heights[j, i - 1] > z) + middle * (heights[j, i] > z) + right * (heights[j, i + 1] > z)
+    )
+    total += high * (
+        left * (heights[j + 1, i - 1] > z) + middle * (heights[j + 1, i] > z) + right * (heights[j + 1, i + 1] > z)
+    )
+    return total
 
 
 @njit(cache=True, nogil=True)
