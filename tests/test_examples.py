@@ -41,6 +41,19 @@ def test_control(tmp_path, robot):
     assert (tmp_path / "demo" / "view.html").stat().st_size > 1e5
 
 
+def test_simulate(tmp_path):
+    pytest.importorskip("viser")
+    words = ["--robot", "k4arm", "--task", "push", "--height", "96", "--width", "144", "--out", str(tmp_path / "demo")]
+    text = run("04_simulate.py", *words)
+    assert "49 frames of 96x144" in text
+    assert "kinema4d simulate --image" in text
+    rollout = k4d.load(tmp_path / "demo" / "clip")
+    assert isinstance(rollout, k4d.Rollout)
+    assert rollout.tracks
+    assert (tmp_path / "demo" / "view.html").stat().st_size > 1e5
+    assert np.asarray(Image.open(tmp_path / "demo" / "compare.jpg")).std() > 10
+
+
 def test_the_readme_tells_the_truth(tmp_path, monkeypatch):
     """Its Python block runs as printed, but for opening a browser, and does what its comments say."""
     readme = (EXAMPLES.parent / "README.md").read_text()

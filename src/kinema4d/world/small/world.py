@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int32, UInt8
 
 from kinema4d.geometry.se3 import apply
-from kinema4d.types import Control, Rollout, Solid, Track
+from kinema4d.types import Camera, Control, Rollout, Solid, Track
 from kinema4d.world.compose import clip_from, robot_pixels
 from kinema4d.world.protocol import check_view
 from kinema4d.world.small.look import Eyes, View, find_parts, guess_depth, support_height, with_surface
@@ -28,6 +28,8 @@ NEAR = 0.1
 """A part that the robot comes this near to may move, and so may those this near to it, metres."""
 WRONG_UNITS = 20.0
 """A depth image whose robot is so many times too far or too near is in other units."""
+STEEP, FOV = (12.0, 70.0), (30.0, 62.0)
+"""Cameras that the networks know: degrees below level, and vertical angle of view in degrees."""
 ELSEWHERE = 0.05
 """Depth of the robot that is off by more than this on most of its pixels means another pose or another robot, metres."""
 
@@ -112,6 +114,7 @@ class SmallWorld:
                 f"the part labels are {labels.shape[0]}x{labels.shape[1]} but the image {image.shape[0]}x{image.shape[1]}"
             )
         check_depth(control, depth, has_depth)
+        check_camera(control.camera)
         robot = robot_pixels(control, depth, has_depth)
         exact = np.where(robot, control.pointmap.depth[0], 0).astype(np.float32)
         guessed = depth is None or not has_depth.any()
@@ -175,6 +178,21 @@ def check_depth(control: Control, depth: Float[np.ndarray, "h w"] | None, has_de
             SmallWorldWarning,
             stacklevel=3,
         )
+
+
+def check_camera(camera: Camera) -> None:
+    """Warn of a view that the networks have not learned from."""
+    forward = camera.poses(1)[0][:3, 2]
+    steep = float(np.degrees(np.arcsin(np.clip(-forward[2], -1, 1))))
+    fov = float(np.degrees(2 * np.arctan2(camera.height / 2, camera.K[1, 1])))
+    wrong = []
+    if not STEEP[0] <= steep <= STEEP[1]:
+        wrong.append(f"it looks {steep:.0f} degrees down (learned: {STEEP[0]:.0f} to {STEEP[1]:.0f})")
+    if not FOV[0] <= fov <= FOV[1]:
+        wrong.append(f"its vertical angle of view is {fov:.0f} degrees (learned: {FOV[0]:.0f} to {FOV[1]:.0f})")
+    if wrong:
+        text = f"the camera is outside of what the small world has learned from: {'; '.join(wrong)}: look at its parts"
+        warnings.warn(text, SmallWorldWarning, stacklevel=3)
 
 
 def involved(parts: Sequence[Part], solids: Sequence[Solid]) -> set[int]:
