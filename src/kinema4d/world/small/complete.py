@@ -28,9 +28,9 @@ POINT_FEATURES, QUERY_FEATURES = 7, 28
 """Per visible point and per query."""
 DISTANCE_UNIT = 0.01
 """The network speaks in centimetres."""
-FINEST, COARSEST = 0.0025, 0.005
+FINEST, COARSEST = 0.003, 0.006
 """Side of a cell of the surface's grid, metres."""
-MOST_CELLS = 44
+MOST_CELLS = 36
 """Cells along the longest side."""
 
 
