@@ -183,7 +183,7 @@ def check_depth(control: Control, depth: Float[np.ndarray, "h w"] | None, has_de
 def check_camera(camera: Camera) -> None:
     """Warn of a view that the networks have not learned from."""
     forward = camera.poses(1)[0][:3, 2]
-    steep = float(np.degrees(np.arcsin(np.clip(-forward[2], -1, 1))))
+    steep = float(np.round(np.degrees(np.arcsin(np.clip(-forward[2], -1, 1))), 1)) + 0.0  # no "-0"
     fov = float(np.degrees(2 * np.arctan2(camera.height / 2, camera.K[1, 1])))
     wrong = []
     if not STEEP[0] <= steep <= STEEP[1]:
