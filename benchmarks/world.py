@@ -15,8 +15,8 @@ world's own tracks. ``moved_5cm`` repeats the error for things that truly went f
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json as json_module
-import resource
 import subprocess
 import sys
 import time
@@ -204,19 +204,17 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 SPEED = """
 import json, resource, sys, time
-import numpy as np
+from pathlib import Path
 from kinema4d.world.small.machine import guard
 guard()
-from kinema4d.scenes.episode import Wish, set_stage, perform, record
+from kinema4d.data.motion_file import read_arms
+from kinema4d.data.store import load, read_meta
+from kinema4d.robot.control import project
 from kinema4d.robot.zoo import load_robot
-from kinema4d.robot.control import control, project
 from kinema4d.world.load import load_world
 from kinema4d.world.protocol import first_depth
-import kinema4d.data.store
-from pathlib import Path
-folder = sys.argv[1]
-episode = kinema4d.data.store.load(Path(folder), frames=slice(0, 1))
-arms = kinema4d.data.motion_file.read_arms(Path(folder), kinema4d.data.store.read_meta(folder))
+folder = Path(sys.argv[1])
+episode, arms = load(folder, frames=slice(0, 1)), read_arms(folder, read_meta(folder))
 world = load_world("small")
 times = []
 for n in range(3):  # the first compiles and warms up
@@ -266,20 +264,20 @@ def speed(data: Path) -> dict[str, Any]:
 def mujoco_seconds(recipe: Recipe) -> float | None:
     """Stepping the true scene and rendering colour and depth of 49 frames at 480x720 by MuJoCo; None without GL."""
     sys.path.insert(0, str(Path(__file__).parent))
+    from data import MujocoEyes  # pyright: ignore[reportMissingImports]
+
+    from kinema4d.data.generate import demonstrate, orders
+    from kinema4d.scenes.episode import perform
+
+    stage, outcome, _ = demonstrate(orders(recipe)[0])
     try:
-        from data import MujocoEyes  # pyright: ignore[reportMissingImports]
-
-        from kinema4d.data.generate import demonstrate, orders
-        from kinema4d.scenes.episode import perform
-
-        stage, outcome, _ = demonstrate(orders(recipe)[0])
         pictures = MujocoEyes(stage)
         begin = time.perf_counter()
         outcome = perform(stage)
         for row in outcome.qpos:
             pictures.frame(row)
         return time.perf_counter() - begin
-    except Exception as error:
+    except (AttributeError, importlib.import_module("mujoco").FatalError) as error:
         print(f"no MuJoCo rendering here: {error}", file=sys.stderr)
         return None
 
@@ -409,4 +407,3 @@ def show(split: str, world: str, found: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     tyro.cli(main)
-    assert resource
