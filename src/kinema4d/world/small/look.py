@@ -6,6 +6,7 @@ image from elsewhere (SAM, a person) may take their place, and then the network 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -376,21 +377,21 @@ def _shrunk(labels: Int32[np.ndarray, "h w"], shape: tuple[int, int]) -> Int32[n
     return labels[rows][:, columns]
 
 
-def with_surface(eyes: Eyes, view: View, part: Part) -> Part:
-    """The part with its unseen sides: completed, closed, standing on the support where it is near it."""
+def with_surfaces(eyes: Eyes, view: View, parts: Sequence[Part]) -> list[Part]:
+    """The parts with their unseen sides: completed, closed, standing on the support where they are near it."""
     small = resized(view)
-    own = _shrunk(part.mask.astype(np.int32), small.robot.shape) > 0
     x, X = segment_input(small.rgb, small.depth, small.depth > 0, small.robot, small.camera, small.support)
     R, foot = level_frame(view.camera), np.array([*view.camera.poses(1)[0][:2, 3], view.support])
-    glimpse = Glimpse(
-        own & ~small.robot, small.depth, X, x[4:7].transpose(1, 2, 0), projection(small.camera, view.support)
-    )
-    found = complete(eyes.complete, glimpse)
-    if found is None:
-        found = _prism((part.vertices - foot) @ R.T)
-    vertices, faces = found
-    vertices = settled(vertices.astype(np.float64), part.joint)
-    return replace(part, vertices=vertices @ R + foot, faces=faces)
+    normals, P = x[4:7].transpose(1, 2, 0), projection(small.camera, view.support)
+    out = []
+    for part in parts:
+        own = _shrunk(part.mask.astype(np.int32), small.robot.shape) > 0
+        found = complete(eyes.complete, Glimpse(own & ~small.robot, small.depth, X, normals, P))
+        if found is None:
+            found = _prism((part.vertices - foot) @ R.T)
+        vertices, faces = found
+        out.append(replace(part, vertices=settled(vertices.astype(np.float64), part.joint) @ R + foot, faces=faces))
+    return out
 
 
 def projection(camera: Camera, support: float = 0.0) -> Float[np.ndarray, "3 4"]:

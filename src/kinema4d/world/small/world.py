@@ -19,7 +19,7 @@ from kinema4d.geometry.se3 import apply
 from kinema4d.types import Camera, Control, Rollout, Solid, Track
 from kinema4d.world.compose import clip_from, robot_pixels
 from kinema4d.world.protocol import check_view
-from kinema4d.world.small.look import Eyes, View, find_parts, guess_depth, support_height, with_surface
+from kinema4d.world.small.look import Eyes, View, find_parts, guess_depth, support_height, with_surfaces
 from kinema4d.world.small.parts import Part
 from kinema4d.world.small.prior import Prior, render
 from kinema4d.world.small.rigid import Physics, answer, draw
@@ -45,7 +45,7 @@ class Seen:
     view: View
     """Picture, depth and robot."""
     parts: tuple[Part, ...]
-    """Everything that could move or be in the way; surfaces are completed where the robot comes near."""
+    """What the robot comes near to, and what is near to that, with completed surfaces."""
     guessed_depth: bool
     """Whether depth was predicted."""
 
@@ -131,9 +131,9 @@ class SmallWorld:
                 SmallWorldWarning,
                 stacklevel=2,
             )
-        near = involved(parts, control.solids)
-        parts = [with_surface(self.eyes, view, p) if i in near else p for i, p in enumerate(parts)]
-        return Seen(view=view, parts=tuple(p for p in parts if len(p.faces)), guessed_depth=guessed)
+        near = sorted(involved(parts, control.solids))
+        closed = with_surfaces(self.eyes, view, [parts[i] for i in near])
+        return Seen(view=view, parts=tuple(closed), guessed_depth=guessed)
 
     def _provenance(
         self, seen: Seen, motions: Float[np.ndarray, "p t 4 4"], prior: Prior, *, seed: int, sample: bool
