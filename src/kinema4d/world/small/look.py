@@ -108,7 +108,6 @@ def support_height(view: View) -> float:
     heights = heights[np.abs(heights) < 1.5]
     if len(heights) < 200:
         return 0.0
-    # Weighted by the area that a pixel covers, so that a far floor does not win by... few pixels, nor lose by it.
     counts, edges = np.histogram(heights, bins=np.arange(-1.5, 1.505, 0.005))
     best = int(counts.argmax())
     near = heights[np.abs(heights - (edges[best] + 0.0025)) < 0.006]

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int32, UInt8
 
-from kinema4d.geometry.se3 import apply
 from kinema4d.types import Camera, Control, Rollout, Solid, Track
 from kinema4d.world.compose import clip_from, robot_pixels
 from kinema4d.world.protocol import check_view
@@ -229,13 +228,3 @@ def tracks_of(parts: Sequence[Part], motions: Float[np.ndarray, "p t 4 4"]) -> t
         T[:3, 3] = middle
         out.append(Track(name=part.name, Ts_world_object=Ts @ T, vertices=part.vertices - middle, faces=part.faces))
     return tuple(out)
-
-
-def place_parts(parts: Sequence[Part], T_world: Float[np.ndarray, "p 4 4"]) -> tuple[Part, ...]:
-    """Parts moved to where they are later: what seeds the next chunk of a long rollout."""
-    moved = []
-    for part, T in zip(parts, T_world, strict=True):
-        axis = None if part.axis is None else T[:3, :3] @ part.axis
-        pivot = None if part.pivot is None else apply(T, part.pivot[None])[0]
-        moved.append(replace(part, vertices=apply(T, part.vertices), axis=axis, pivot=pivot))
-    return tuple(moved)
