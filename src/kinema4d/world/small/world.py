@@ -148,7 +148,7 @@ class SmallWorld:
             "sample": sample,
             "weights": {k: self.about[k] for k in ("file", "sha256") if k in self.about},
             "depth": "predicted" if seen.guessed_depth else "given",
-            "support_m": round(seen.view.support, 4),
+            "support_m": round(seen.view.support, 4) + 0.0,  # no "-0"
             "parts": parts,
             "known": round(float(prior.known.mean()), 4),
         }
