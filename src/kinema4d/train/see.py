@@ -78,6 +78,43 @@ def recoloured(rgb: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return (255 * np.clip(x, 0, 1)).astype(np.uint8)
 
 
+def repainted(rgb: np.ndarray, ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Other colours and patterns on some of the surfaces, light and shade kept: the generator has few patterns, the
+    world has many."""
+    h, w = ids.shape
+    x = rgb.astype(np.float32) / 255
+    for i in np.unique(ids[::4, ::4]):
+        if i == ROBOT or rng.random() < 0.5:
+            continue
+        own = ids == i
+        shade = x[own].mean(axis=1, keepdims=True)
+        paint = rng.uniform(0.1, 1.0, 3) * shade / max(float(np.percentile(shade, 90)), 0.05)
+        keep = rng.uniform(0, 1)
+        new = (keep * x[own] + (1 - keep) * paint).astype(np.float32)
+        if rng.random() < 0.7:
+            pattern = _pattern(h, w, rng)[own][:, None]
+            new = new * (1 - pattern) + pattern * rng.uniform(0, 1, 3).astype(np.float32) * np.maximum(shade, 0.2)
+        x[own] = new
+    return (255 * np.clip(x, 0, 1)).astype(np.uint8)
+
+
+def _pattern(h: int, w: int, rng: np.random.Generator) -> np.ndarray:
+    """How much of a second colour is where: waves that may cross, or blotches."""
+    strength = np.float32(rng.uniform(0.1, 0.8))
+    if rng.random() < 0.5:
+        v, u = np.mgrid[:h, :w].astype(np.float32)
+        out = np.ones((h, w), np.float32)
+        for _ in range(int(rng.integers(1, 3))):
+            turn, length = rng.uniform(0, np.pi), rng.uniform(3, 40)
+            wave = np.sin(2 * np.pi / length * (u * np.cos(turn) + v * np.sin(turn)) + rng.uniform(0, 6))
+            out *= (wave > rng.uniform(-0.8, 0.8)) if rng.random() < 0.6 else 0.5 + 0.5 * wave
+        return strength * out
+    side = int(rng.integers(3, 24))
+    coarse = torch.from_numpy(rng.random((1, 1, max(h // side, 2), max(w // side, 2))).astype(np.float32))
+    blotch = F.interpolate(coarse, size=(h, w), mode="bilinear", align_corners=False)[0, 0].numpy()
+    return strength * (blotch > rng.uniform(0.3, 0.7)) if rng.random() < 0.5 else strength * blotch
+
+
 def worn(depth: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Depth as sensors and guesses have it: noise, slow errors, holes; and where it is known."""
     h, w = depth.shape
@@ -180,7 +217,8 @@ class SegmentTask(_Task):
         for p in pictures:
             p = varied(p, rng)
             depth, valid = worn(p.depth, rng)
-            x, X = segment_input(recoloured(p.rgb, rng), depth, valid, p.ids == ROBOT, p.camera)
+            rgb = repainted(p.rgb, p.ids, rng) if rng.random() < 0.5 else p.rgb
+            x, X = segment_input(recoloured(rgb, rng), depth, valid, p.ids == ROBOT, p.camera)
             m = marks(p, X)
             if rng.random() < 0.5:
                 x, m = mirrored(x, m)
@@ -257,7 +295,8 @@ class DepthTask(_Task):
         for p in pictures:
             p = varied(p, rng)
             robot = p.ids == ROBOT
-            x, reference = depth_input(recoloured(p.rgb, rng), robot, p.depth, p.camera)
+            rgb = repainted(p.rgb, p.ids, rng) if rng.random() < 0.3 else p.rgb
+            x, reference = depth_input(recoloured(rgb, rng), robot, p.depth, p.camera)
             rows.append((x, reference, p.inverse * np.float32(5.0 / 65535), (p.ids > 0) & ~robot, robot))
         flip = rng.random(len(rows)) < 0.5
         x, reference, inverse, thing, robot = (
@@ -357,6 +396,8 @@ class CompleteTask(_Task):
             if not clean and rng.random() < 0.4:
                 own = frayed(own, rng)
             g = replace(base, own=own)
+            if not clean and rng.random() < 0.35:
+                g = covered(g, rng)
             points, normals = completing.seen_points(g, rng)
             if len(points) < 6:
                 continue
@@ -410,6 +451,20 @@ class CompleteTask(_Task):
                 either += ((said < 0) | (truth < 0)).sum()
                 errors.append(np.abs(said - truth)[np.abs(truth) < 0.8])
         return {"overlap": both / max(either, 1), "surface_mm": 10 * float(np.mean(np.concatenate(errors)))}
+
+
+def covered(g: Glimpse, rng: np.random.Generator) -> Glimpse:
+    """A glimpse in which something nearer hides one side of the part, up to two thirds of it."""
+    rows, columns = np.nonzero(g.own)
+    if len(rows) < 20:
+        return g
+    turn = rng.uniform(0, 2 * np.pi)
+    along = rows * np.sin(turn) + columns * np.cos(turn)
+    v, u = np.indices(g.own.shape)
+    over = (v * np.sin(turn) + u * np.cos(turn) > np.quantile(along, rng.uniform(0.35, 0.95))) & (g.depth > 0)
+    nearest = float(g.depth[rows, columns].min())
+    depth = np.where(over, np.minimum(g.depth, nearest - rng.uniform(0.01, 0.15)), g.depth).astype(np.float32)
+    return replace(g, own=g.own & ~over, depth=depth)
 
 
 def frayed(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -32,6 +32,8 @@ FINEST, COARSEST = 0.003, 0.006
 """Side of a cell of the surface's grid, metres."""
 MOST_CELLS = 36
 """Cells along the longest side."""
+LOST = 0.003
+"""Seen points this far outside of the solid are missing from it, metres."""
 
 
 @dataclass(frozen=True)
@@ -153,9 +155,11 @@ def query_features(
 
 @torch.no_grad()
 def complete(
-    net: CompleteNet, glimpse: Glimpse, *, seed: int = 0
+    net: CompleteNet, glimpse: Glimpse, *, handles: bool = False, seed: int = 0
 ) -> tuple[Float32[np.ndarray, "v 3"], Int32[np.ndarray, "f 3"]] | None:
-    """The part's closed surface in the level frame, or None where too little of it is seen."""
+    """The part's closed surface in the level frame, or None where too little of it is seen. ``handles`` keeps whatever
+    is seen of thin things that stick out."""
+    from scipy.ndimage import binary_erosion
     from skimage.measure import marching_cubes
 
     rng = np.random.default_rng(seed)
@@ -165,7 +169,9 @@ def complete(
     origin = middle_of(points)
     features = torch.from_numpy(point_features(points, normals, origin))[None]
     code = net.encode(features, torch.ones(features.shape[:2], dtype=torch.bool))
-    low, high = np.percentile(points, 1, axis=0), np.percentile(points, 99, axis=0)
+    cloud = glimpse.points[glimpse.own & (glimpse.depth > 0)].astype(np.float64)
+    cut = 0.3 if handles else 1.0
+    low, high = np.percentile(cloud, cut, axis=0), np.percentile(cloud, 100 - cut, axis=0)
     # The camera looks along x: what it does not see lies behind; to the sides only what others hide.
     size = float((high - low).max())
     behind, aside = max(0.03, 0.9 * size), 0.01 + 0.2 * size
@@ -187,13 +193,38 @@ def complete(
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
     if near.any():
         field[near] = ask(grid[near])
+    sure = glimpse.own if handles else binary_erosion(glimpse.own, np.ones((3, 3)))  # pixels of borders may be others'
+    _include(field, glimpse.points[sure & (glimpse.depth > 0)].astype(np.float64), low, cell)
     field[0] = field[-1] = cell
     field[:, 0] = field[:, -1] = cell
     field[:, :, 0] = field[:, :, -1] = cell
     if not (field < 0).any():
         return None
     vertices, faces, _, _ = marching_cubes(field, 0.0, spacing=(cell, cell, cell))
-    return _largest((vertices + low).astype(np.float32), faces[:, ::-1].astype(np.int32))
+    return _largest((vertices + low).astype(np.float32), faces[:, ::-1].astype(np.int32), 0.03 if handles else 0.2)
+
+
+def _include(field: np.ndarray, cloud: np.ndarray, low: np.ndarray, cell: float) -> None:
+    """Nothing that is seen is lost: where the network leaves seen points outside of the solid, as it does with thin
+    handles, they become balls of it."""
+    from scipy.ndimage import map_coordinates
+    from scipy.spatial import KDTree
+
+    inside = ((cloud > low + cell) & (cloud < low + cell * (np.array(field.shape) - 2))).all(axis=1)
+    cloud = cloud[inside]
+    if not len(cloud):
+        return
+    lost = cloud[map_coordinates(field, ((cloud - low) / cell).T, order=1) > LOST]
+    if len(lost) < 3:
+        return
+    radius = max(0.9 * cell, 0.004)
+    first = np.maximum(np.floor((lost.min(axis=0) - low - 2 * radius) / cell).astype(int), 0)
+    last = np.ceil((lost.max(axis=0) - low + 2 * radius) / cell).astype(int) + 1
+    cut = tuple(slice(int(a), int(b)) for a, b in zip(first, last, strict=True))
+    part = field[cut]
+    at = np.stack(np.meshgrid(*(np.arange(n) for n in part.shape), indexing="ij"), axis=-1) + first
+    distance, _ = KDTree(lost).query(low + cell * at, distance_upper_bound=3 * radius)
+    field[cut] = np.minimum(part, np.where(np.isfinite(distance), distance - radius, part))
 
 
 def _doubled(a: np.ndarray) -> np.ndarray:
@@ -206,8 +237,8 @@ def _doubled(a: np.ndarray) -> np.ndarray:
     return a
 
 
-def _largest(vertices: np.ndarray, faces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Without crumbs: the connected piece with most faces, and others at least a fifth as large."""
+def _largest(vertices: np.ndarray, faces: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray]:
+    """Without crumbs: the connected piece with most faces, and others at least ``least`` times as large."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
@@ -216,6 +247,6 @@ def _largest(vertices: np.ndarray, faces: np.ndarray) -> tuple[np.ndarray, np.nd
     _, label = connected_components(coo_matrix((np.ones(len(a), np.int8), (a, b)), shape=(n, n)), directed=False)
     of_face = label[faces[:, 0]]
     sizes = np.bincount(of_face)
-    faces = faces[sizes[of_face] >= 0.2 * sizes.max()]
+    faces = faces[sizes[of_face] >= least * sizes.max()]
     used, back = np.unique(faces, return_inverse=True)
     return vertices[used], back.reshape(-1, 3).astype(np.int32)

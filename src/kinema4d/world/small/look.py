@@ -23,6 +23,8 @@ BANDWIDTH = 0.018
 """Votes this near to each other are for one thing, metres."""
 LINK = 0.016
 """Points of one piece of furniture are this near to each other, metres."""
+SAME = 0.04
+"""Pieces of furniture that vote for middles this near to each other are one part, metres."""
 LEAST_PIXELS = 10
 """Smaller parts are noise, in pixels of the reduced picture."""
 BLOB_HEIGHT, BLOB_PIXELS, BLOB_SIZE = 0.012, 40, 0.3
@@ -30,6 +32,8 @@ BLOB_HEIGHT, BLOB_PIXELS, BLOB_SIZE = 0.012, 40, 0.3
 at least so many pixels large and at most so many metres."""
 SNAP = 0.006
 """A part whose lowest point is this near to the support stands on it, metres."""
+HIDDEN = 0.06
+"""The same for a part whose feet are out of sight."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,7 +244,9 @@ def group(
     for kinds in ((2,), (3, 4), (1,)):
         mine = usable & np.isin(kind, kinds)
         # Large parts vote less precisely, and stand alone: what belongs to one drawer is found by touch.
-        found, n = (gather(mine, X + votes)) if kinds == (2,) else touching(mine, X)
+        found, n = gather(mine, X + votes) if kinds == (2,) else touching(mine, X)
+        if kinds == (3, 4):
+            found, n = agreeing(found, n, X + votes)
         labels = np.where(found > 0, found + count, labels)
         count += n
     left = usable & (labels == 0) & (X[..., 2] > BLOB_HEIGHT) & (chance[0] < 0.98)
@@ -310,6 +316,23 @@ def touching(mine: Bool[np.ndarray, "h w"], X: Float[np.ndarray, "h w 3"]) -> tu
     number[order] = np.arange(1, len(order) + 1)
     labels[rows, columns] = number[piece]
     return labels, len(order)
+
+
+def agreeing(
+    labels: Int32[np.ndarray, "h w"], count: int, votes: Float[np.ndarray, "h w 3"]
+) -> tuple[Int32[np.ndarray, "h w"], int]:
+    """Pieces that vote for the same middle are one part: what joins a handle to its drawer may be hidden or too thin."""
+    middles: list[np.ndarray] = []
+    number = np.zeros(count + 1, np.int32)
+    for i in range(1, count + 1):
+        middle = np.median(votes[labels == i], axis=0)
+        near = [j for j, m in enumerate(middles) if np.linalg.norm(m - middle) < SAME]
+        if near:
+            number[i] = near[0] + 1
+        else:
+            middles.append(middle)
+            number[i] = len(middles)
+    return number[labels], len(middles)
 
 
 def gather(movable: Bool[np.ndarray, "h w"], votes: Float[np.ndarray, "h w 3"]) -> tuple[Int32[np.ndarray, "h w"], int]:
@@ -385,12 +408,36 @@ def with_surfaces(eyes: Eyes, view: View, parts: Sequence[Part]) -> list[Part]:
     out = []
     for part in parts:
         own = _shrunk(part.mask.astype(np.int32), small.robot.shape) > 0
-        found = complete(eyes.complete, Glimpse(own & ~small.robot, small.depth, X, normals, P))
+        glimpse = Glimpse(own & ~small.robot, small.depth, X, normals, P)
+        found = complete(eyes.complete, glimpse, handles=part.joint in ("slide", "hinge"))
         if found is None:
             found = _prism((part.vertices - foot) @ R.T)
-        vertices, faces = found
-        out.append(replace(part, vertices=settled(vertices.astype(np.float64), part.joint) @ R + foot, faces=faces))
+        vertices, faces = found[0].astype(np.float64), found[1]
+        others = [(p.vertices - foot) @ R.T for p in parts if p is not part]
+        reach = HIDDEN if _feet_hidden(vertices, glimpse, others) else SNAP
+        out.append(replace(part, vertices=settled(vertices, part.joint, reach) @ R + foot, faces=faces))
     return out
+
+
+def _feet_hidden(
+    vertices: Float[np.ndarray, "v 3"], glimpse: Glimpse, others: Sequence[Float[np.ndarray, "_ 3"]]
+) -> bool:
+    """Whether all that is below a part is out of sight and it stands on none of the ``others``: then nothing says that
+    it hovers, and it does not."""
+    low = float(vertices[:, 2].min())
+    foot = vertices[vertices[:, 2] < low + 0.008]
+    small, large = foot[:, :2].min(axis=0), foot[:, :2].max(axis=0)
+    for cloud in others:
+        under = (np.abs(cloud[:, :2] - (small + large) / 2) < (large - small) / 2 + 0.005).all(axis=1)
+        if (under & (np.abs(cloud[:, 2] - low) < 0.02)).any():
+            return False
+    below = np.concatenate([foot * [1, 1, 0] + [0, 0, share * low] for share in (0.2, 0.5, 0.8)])
+    uvz = below @ glimpse.P[:, :3].T + glimpse.P[:, 3]
+    h, w = glimpse.own.shape
+    u, v = (np.rint(uvz[:, i] / np.maximum(uvz[:, 2], 1e-3)).astype(int) for i in (0, 1))
+    inside = (u >= 0) & (u < w) & (v >= 0) & (v < h)
+    seen = np.where(inside, glimpse.depth[np.clip(v, 0, h - 1), np.clip(u, 0, w - 1)], 0)
+    return bool((seen > uvz[:, 2] + 0.008).mean() < 0.2)
 
 
 def projection(camera: Camera, support: float = 0.0) -> Float[np.ndarray, "3 4"]:
@@ -401,11 +448,11 @@ def projection(camera: Camera, support: float = 0.0) -> Float[np.ndarray, "3 4"]
     return camera.K @ (invert(camera.poses(1)[0]) @ invert(T))[:3]
 
 
-def settled(vertices: Float[np.ndarray, "v 3"], joint: str) -> Float[np.ndarray, "v 3"]:
-    """Stretched down to the support where the lowest point is near it, and flat there."""
+def settled(vertices: Float[np.ndarray, "v 3"], joint: str, reach: float = SNAP) -> Float[np.ndarray, "v 3"]:
+    """Stretched down to the support where the lowest point is within ``reach`` of it, and flat there."""
     low, high = vertices[:, 2].min(), vertices[:, 2].max()
     out = vertices.copy()
-    if joint in ("free", "fixed") and low < SNAP and high - low > 0.004:
+    if joint in ("free", "fixed") and low < reach and high - low > 0.004:
         out[:, 2] = (vertices[:, 2] - low) * high / (high - low)
         out[out[:, 2] < 0.0025, 2] = 0.0
     return np.column_stack([out[:, :2], np.maximum(out[:, 2], 0.0)])

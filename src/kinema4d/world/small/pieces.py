@@ -2,13 +2,14 @@
 
 Written for what stands on tables, because general decompositions were too slow or too rough on surfaces of a few
 thousand triangles (CoACD 5 to 30 s, V-HACD fills 4 mm walls or leaves flat pieces): most parts are their convex hull;
-vessels that are open above become a floor and a ring of wall pieces; a panel with something before it (a drawer or door
-with its handle) becomes two hulls, so that fingers can go around the handle.
+vessels that are open above become a floor and a ring of wall pieces; what has a joint is cut where its cross-section
+changes, so that fingers can go around the handle of a drawer or door.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Float, Int32
@@ -24,8 +25,8 @@ HOLLOW = 0.45
 """A vessel's ground is lower than this share of its height."""
 DIRECTIONS = 160
 """Corners of a hull are sought in so many directions."""
-OFF_PANEL = 0.012
-"""What stands further than this from a panel's plane is a handle, metres."""
+SLAB, ALIKE = 0.006, 0.012
+"""Thickness of the slabs that jointed parts are cut into, and how far their borders may differ to be one, metres."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,7 +49,12 @@ def volume(vertices: Float[np.ndarray, "v 3"], faces: Int32[np.ndarray, "f 3"]) 
     return abs(float((np.cross(a, b) * c).sum()) / 6)
 
 
-def decompose(vertices: Float[np.ndarray, "v 3"], faces: Int32[np.ndarray, "f 3"], joint: str) -> list[Piece]:
+def decompose(
+    vertices: Float[np.ndarray, "v 3"],
+    faces: Int32[np.ndarray, "f 3"],
+    joint: str,
+    axis: Float[np.ndarray, "3"] | None = None,
+) -> list[Piece]:
     """Pieces of a part's surface, in the same frame, z up."""
     whole = hull(vertices)
     if whole is None:
@@ -60,7 +66,8 @@ def decompose(vertices: Float[np.ndarray, "v 3"], faces: Int32[np.ndarray, "f 3"
     if joint == "free" and far.std() < ROUND * radius and whole.volume > 0.85 * full:
         return [Piece(vertices=middle[None], faces=np.zeros((0, 3), np.int32), volume=full, radius=radius)]
     if joint in ("slide", "hinge"):
-        return panel(vertices) or [whole]
+        across = axis if joint == "slide" and axis is not None else board_normal(vertices)
+        return slabs(vertices, faces, across) or [whole]
     if whole.volume <= CONVEX * max(volume(vertices, faces), 1e-9):
         return [whole]
     return vessel(vertices, faces) or [whole]
@@ -113,19 +120,63 @@ def vessel(vertices: Float[np.ndarray, "v 3"], faces: Int32[np.ndarray, "f 3"]) 
     return found if len(found) > 3 else None
 
 
-def panel(vertices: Float[np.ndarray, "v 3"]) -> list[Piece] | None:
-    """A flat part and what stands before it; None where there is no such thing."""
+def slabs(
+    vertices: Float[np.ndarray, "v 3"], faces: Int32[np.ndarray, "f 3"], direction: Float[np.ndarray, "3"]
+) -> list[Piece] | None:
+    """A part cut across ``direction`` wherever its cross-section changes: a board, the arm of its handle, the handle.
+    None where it is the same everywhere."""
+    cloud = _dense(vertices, faces)
+    along = cloud @ direction
+    low, high = float(along.min()), float(along.max())
+    count = max(1, round((high - low) / SLAB))
+    edges = np.linspace(low, high, count + 1)
+    u = np.cross(direction, [0.0, 0, 1] if abs(direction[2]) < 0.7 else [1.0, 0, 0])
+    u /= np.linalg.norm(u)
+    flat = cloud @ np.stack([u, np.cross(direction, u)]).T
+    spans = []
+    for a, b in pairwise(edges):
+        own = flat[(along >= a - 1e-6) & (along <= b + 1e-6)]
+        spans.append(np.concatenate([own.min(axis=0), own.max(axis=0)]) if len(own) else None)
+    groups: list[list[int]] = []
+    box = None
+    for i, span in enumerate(spans):
+        if span is None:
+            box = None
+            continue
+        if box is None or np.abs(span - box).max() > ALIKE:
+            groups.append([])
+            box = span
+        groups[-1].append(i)
+    if len(groups) < 2:
+        return None
+    out = [hull(cloud[(along >= edges[g[0]] - 1e-6) & (along <= edges[g[-1] + 1] + 1e-6)]) for g in groups]
+    found = [p for p in out if p is not None]
+    return found if len(found) > 1 else None
+
+
+def _dense(vertices: Float[np.ndarray, "v 3"], faces: Int32[np.ndarray, "f 3"]) -> Float[np.ndarray, "n 3"]:
+    """Points on the surface, no two neighbours further apart than half a slab."""
+    out = [vertices]
+    tri = vertices[faces]
+    for _ in range(7):
+        long = np.linalg.norm(tri - tri[:, [1, 2, 0]], axis=-1).max(axis=1) > SLAB / 2
+        tri = tri[long]
+        if not len(tri):
+            break
+        a, b, c = tri[:, 0], tri[:, 1], tri[:, 2]
+        d, e, f = (a + b) / 2, (b + c) / 2, (c + a) / 2
+        out.append(np.concatenate([d, e, f]))
+        tri = np.concatenate([np.stack(t, axis=1) for t in ((a, d, f), (d, b, e), (f, e, c), (d, e, f))])
+    return np.concatenate(out)
+
+
+def board_normal(vertices: Float[np.ndarray, "v 3"]) -> Float[np.ndarray, "3"]:
+    """Across the plane of most points: handles pull a plain fit aside."""
     centre = np.median(vertices, axis=0)
     normal = np.linalg.svd(vertices - vertices.mean(axis=0), full_matrices=False)[2][-1]
-    for _ in range(6):  # the plane of most points: handles pull a plain fit aside
+    for _ in range(6):
         off = np.abs((vertices - centre) @ normal)
         near = vertices[off <= max(np.percentile(off, 60), 1e-4)]
         centre = near.mean(axis=0)
         normal = np.linalg.svd(near - centre, full_matrices=False)[2][-1]
-    off = (vertices - centre) @ normal
-    beyond = np.abs(off) > OFF_PANEL
-    if beyond.mean() < 0.03 or beyond.mean() > 0.7:
-        return None
-    board, handle = hull(vertices[~beyond]), hull(vertices[np.abs(off) > 0.6 * OFF_PANEL])
-    found = [p for p in (board, handle) if p is not None]
-    return found if len(found) == 2 else None
+    return normal

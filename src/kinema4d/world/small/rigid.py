@@ -22,6 +22,7 @@ from scipy.spatial.transform import Rotation, Slerp
 
 from kinema4d.geometry.se3 import invert, matrix_to_quaternion, matrix_to_rotvec, quaternion_to_matrix
 from kinema4d.types import Solid
+from kinema4d.world.small.grip import closing, holds, palm_of, pulled
 from kinema4d.world.small.parts import Part
 from kinema4d.world.small.pieces import Piece, decompose
 
@@ -39,16 +40,8 @@ ROBOT, THING = 1, 2
 """Collision classes."""
 HARD = (0.999, 0.999, 0.001, 0.5, 2.0)
 """Impedance of the dry friction of joints."""
-SLACK_RAD = 0.15
+SLACK_RAD = 0.3
 """How far a hinge may go beyond the room that was seen, radians."""
-HANDLE = 0.025
-"""Fingers that close this near to a jointed part hold it, metres."""
-GRASP = 0.012
-"""How far from between the finger tips a thing may be that they hold, metres."""
-GAP, STOPPED = 0.004, 0.0008
-"""Fingers with at least this gap that change it by less than this per frame were stopped by something, metres."""
-CLOSED, OPENED = 0.003, 0.003
-"""Fingers that came together by this much press; that went apart again by this much let go, metres."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +83,7 @@ def answer(
         raise ValueError("there is no robot: give its solids")
     physics, frames = physics or Physics(), len(solids[0].Ts_world_link)
     motions = np.tile(np.eye(4), (len(parts), frames, 1, 1))
+    parts = pulled(parts, solids)
     moving = [i for i, p in enumerate(parts) if p.joint != "fixed"]
     near = _near(solids, [parts[i] for i in moving])
     if not moving or not near or frames < 2:
@@ -125,173 +119,6 @@ def _near(solids: Sequence[Solid], parts: Sequence[Part]) -> list[Solid]:
         if any(np.linalg.norm(way - c, axis=1).min() < radius + r + REACH for c, r in balls):
             out.append(s)
     return out
-
-
-def palm_of(solids: Sequence[Solid]) -> Solid | None:
-    """What the fingers hang on; where that link has no surface, the solid against which they move least."""
-    fingers = [s for s in solids if s.role == "finger"]
-    if not fingers:
-        return None
-    palm = next((s for s in solids if s.role == "palm"), None)
-    arms = [s for s in solids if s.role == "arm"]
-    if palm is not None or not arms:
-        return palm
-
-    def travel(arm: Solid) -> float:
-        way = (invert(arm.Ts_world_link) @ fingers[0].Ts_world_link)[:, :3, 3]
-        return float(np.linalg.norm(way - way[0], axis=1).max() + 0.01 * np.linalg.norm(way[0]))
-
-    return min(arms, key=travel)
-
-
-def closing(solids: Sequence[Solid], palm: Solid) -> dict[str, tuple[Float[np.ndarray, "3"], Float[np.ndarray, " t"]]]:
-    """For fingers that close: the direction in which, in the palm's frame, and how much they press at each frame."""
-    fingers = [s for s in solids if s.role == "finger"]
-    T = invert(palm.Ts_world_link)
-    ways = {s.name: (T @ s.Ts_world_link)[:, :3] @ np.append(s.vertices.mean(axis=0), 1) for s in fingers}
-    if len(ways) < 2:
-        return {}
-    middle = np.mean(list(ways.values()), axis=0)
-    out = {}
-    for name, way in ways.items():
-        wide = np.linalg.norm(way - middle, axis=1)
-        a, b = int(wide.argmax()), int(wide.argmin())
-        travel = way[b] - way[a]
-        if np.linalg.norm(travel) > CLOSED:
-            out[name] = (travel / np.linalg.norm(travel), _pressing(wide))
-    return out
-
-
-def _pressing(wide: Float[np.ndarray, " t"]) -> Float[np.ndarray, " t"]:
-    """1 from where fingers have come together until they go apart: a finger that is stopped by what it holds still
-    presses, one that opens lets go at once."""
-    on = np.zeros(len(wide))
-    high, low = wide[0], None
-    for t, w in enumerate(wide):
-        if low is None:
-            high = max(high, w)
-            if w < high - CLOSED:
-                low, on[t] = w, 1
-            continue
-        low, on[t] = min(low, w), 1
-        if w > low + OPENED:
-            k = t
-            while k > 0 and wide[k - 1] < wide[k] - 1e-5 and on[k]:  # from where the opening began
-                on[k] = 0
-                k -= 1
-            low, high = None, w
-    return on
-
-
-@dataclass(frozen=True, eq=False)
-class Hold:
-    """A part that goes with the hand for a while. What is seen of a thing is a few millimetres off, too much to hold it by
-    friction alone; but fingers that closed and were stopped with a gap between them do hold what is there."""
-
-    part: int
-    """Which."""
-    first: int
-    """Frame from which on."""
-    last: int
-    """Frame until which."""
-    way: Float[np.ndarray, " t"] | None
-    """Where its joint would be at each frame, against ``first``; None for a free part, which goes with the palm."""
-
-
-def holds(parts: Sequence[Part], solids: Sequence[Solid]) -> list[Hold]:
-    """Which jointed parts fingers close on, and when."""
-    palm = palm_of(solids)
-    press = closing(solids, palm) if palm is not None else {}
-    if palm is None or not press:
-        return []
-    on = np.min([amount for _, amount in press.values()], axis=0) > 0
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], on.astype(int), [0]])))
-    out = []
-    for first, end in edges.reshape(-1, 2).tolist():
-        grasp = _grasp(solids, palm, press, (first + end - 1) // 2)
-        way = palm.Ts_world_link[:, :3, :3] @ grasp + palm.Ts_world_link[:, :3, 3]
-        if end - first < 3:
-            continue
-        for i, part in enumerate(parts):
-            if part.joint in ("slide", "hinge") and np.linalg.norm(part.vertices - way[first], axis=1).min() < HANDLE:
-                out.append(Hold(i, first, end - 1, _along(part, way, first)))
-                break
-        else:
-            out += _gripped(parts, solids, palm, press, first, end)
-    return out
-
-
-def _gripped(
-    parts: Sequence[Part],
-    solids: Sequence[Solid],
-    palm: Solid,
-    press: dict[str, tuple[np.ndarray, np.ndarray]],
-    first: int,
-    end: int,
-) -> list[Hold]:
-    """The free part between fingers that stopped with a gap, from when they stopped until the gap changes. Parts are
-    looked for where they lay at the start: what was moved before is left to physics."""
-    fingers = [s for s in solids if s.name in press]
-    axis = press[fingers[0].name][0]
-    T = invert(palm.Ts_world_link)
-    low, high = np.full(len(T), -np.inf), np.full(len(T), np.inf)
-    for s in fingers:
-        along = (T @ s.Ts_world_link)[:, :3] @ np.append(s.vertices, np.ones((len(s.vertices), 1)), axis=1).T
-        along = np.einsum("i,tiv->tv", axis, along)
-        if press[s.name][0] @ axis > 0:
-            low = np.maximum(low, along.max(axis=1))
-        else:
-            high = np.minimum(high, along.min(axis=1))
-    gap = high - low
-    stopped = [t for t in range(first, end - 1) if abs(gap[t + 1] - gap[t]) < STOPPED and gap[t] > GAP]
-    if not stopped:
-        return []
-    start = stopped[0]
-    last = start
-    while last + 1 < end and abs(gap[last + 1] - gap[start]) < 2 * STOPPED:
-        last += 1
-    grasp = _grasp(solids, palm, press, start)
-    best, which = GRASP, None
-    for i, part in enumerate(parts):
-        if part.joint != "free":
-            continue
-        local = part.vertices @ T[start, :3, :3].T + T[start, :3, 3]
-        along = local @ axis
-        between = local[(along > low[start] - 0.004) & (along < high[start] + 0.004)]
-        if len(between):
-            away = between - grasp
-            away = away - (away @ axis)[:, None] * axis
-            far = float(np.linalg.norm(away, axis=1).min())
-            if far < best:
-                best, which = far, i
-    return [] if which is None or last - start < 2 else [Hold(which, start, last, None)]
-
-
-def _grasp(
-    solids: Sequence[Solid], palm: Solid, press: dict[str, tuple[np.ndarray, np.ndarray]], frame: int
-) -> Float[np.ndarray, "3"]:
-    """Between the finger tips, in the palm's frame."""
-    tips = []
-    for s in solids:
-        if s.name in press:
-            T = invert(palm.Ts_world_link[frame]) @ s.Ts_world_link[frame]
-            corners = s.vertices @ T[:3, :3].T + T[:3, 3]
-            far = np.linalg.norm(corners - palm.vertices.mean(axis=0), axis=1)
-            tips.append(corners[far > np.percentile(far, 70)].mean(axis=0))
-    return np.mean(tips, axis=0)
-
-
-def _along(part: Part, way: Float[np.ndarray, "t 3"], first: int) -> Float[np.ndarray, " t"]:
-    """How far the joint goes when the held point follows ``way``."""
-    assert part.axis is not None
-    if part.joint == "slide":
-        return (way - way[first]) @ part.axis
-    assert part.pivot is not None
-    arm = way - part.pivot
-    arm = arm - (arm @ part.axis)[:, None] * part.axis
-    start = arm[first]
-    angle = np.arctan2(np.cross(start, arm) @ part.axis, arm @ start)
-    return np.unwrap(angle) - angle[first]
 
 
 def _mujoco() -> Any:
@@ -400,7 +227,7 @@ class _Run:
             vertices[:, 2] += low - vertices[:, 2].min()  # it stays on its feet
         elif part.joint != "fixed":
             self._add_joint(body, name, part, origin)
-        for n, piece in enumerate(decompose(vertices, part.faces, part.joint)):
+        for n, piece in enumerate(decompose(vertices, part.faces, part.joint, part.axis)):
             self._add_piece(spec, body, f"{name}:{n}", piece, free=part.joint == "free")
 
     def _add_joint(self, body: Any, name: str, part: Part, origin: np.ndarray) -> None:
