@@ -71,7 +71,8 @@ def frames(work: Work) -> tuple[np.ndarray, np.ndarray]:
 def _text(row: Mapping[str, Any]) -> str:
     said, found = row.get("object_error_m_said"), row.get("object_error_m")
     errors = [f"{100 * v:.1f} cm {how}" for v, how in ((said, "said"), (found, "in pixels")) if v is not None]
-    verdict = {1.0: ", outcome right", 0.0: ", outcome wrong"}.get(row.get("outcome_right_said"), "")
+    right = row.get("outcome_right_said")
+    verdict = "" if right is None else ", outcome right" if right else ", outcome wrong"
     return f"{row['task']}, {row['robot']}, truly a {row['outcome']}: {', '.join(errors)}{verdict}   ({row['id']})"
 
 
@@ -108,7 +109,7 @@ def jpeg(picture: Image.Image, *, largest: int = LARGEST) -> bytes:
 def reliability_plot(tables: Mapping[str, tuple[float, Sequence[Sequence[float]]]]) -> Image.Image:
     """One panel per set, of its calibration error and its bins (mean prediction, share observed, count): dots against
     the diagonal, each with its count, and the counts as bars below."""
-    size, left, top, bars, foot = 300, 56, 44, 60, 52
+    size, left, top, bars, foot = 300, 56, 60, 60, 52
     panel = left + size + 24
     out = Image.new("RGB", (panel * max(1, len(tables)), top + size + 14 + bars + foot), PAPER)
     pen = ImageDraw.Draw(out)
@@ -136,7 +137,7 @@ def reliability_plot(tables: Mapping[str, tuple[float, Sequence[Sequence[float]]
             tall = bars * n / most
             pen.rectangle((x - 8, y0 + 14 + bars - tall, x + 8, y0 + 14 + bars), fill=DIM)
         pen.line((x0, y0 + 14 + bars, x0 + size, y0 + 14 + bars), fill=INK)
-        pen.text((x0, top - 14), "share that truly succeeds", fill=INK, font_size=11)
+        pen.text((x0, 28), "share that truly succeeds", fill=INK, font_size=11)
         pen.text(
             (x0 + size / 2, y0 + 14 + bars + 22), "share of draws that succeed (bars: episodes)", fill=INK,
             font_size=11, anchor="ma",

@@ -23,9 +23,7 @@ from kinema4d.evaluate.statistics import bootstrap_interval, rate_interval
 from kinema4d.evaluate.video import scores as video_scores
 from kinema4d.files import whole_file
 from kinema4d.types import Episode, Rollout
-from kinema4d.world.load import load_world
 from kinema4d.world.protocol import World
-from kinema4d.world.small.checkpoint import SHIPPED
 
 FORMAT = 2
 """Of kept scores; those of another format are made again."""
@@ -85,6 +83,8 @@ def the_world(name: str) -> World:
     guard()
     import torch
 
+    from kinema4d.world.load import load_world
+
     torch.set_num_threads(1)
     return load_world(name)
 
@@ -99,6 +99,8 @@ def weights_of(world: str) -> str:
     """The first digits of the hash of a world's weights."""
     if world.endswith(".safetensors"):
         return hashlib.sha256(Path(world).read_bytes()).hexdigest()[:12]
+    from kinema4d.world.small.checkpoint import SHIPPED
+
     return SHIPPED.with_suffix(".sha256").read_text().strip()[:12] if world == "small" else ""
 
 
