@@ -374,6 +374,9 @@ class Rollout:
     """Seed, configuration, checkpoint hash, version."""
     tracks: tuple[Track, ...] = ()
     """Where the world says that things went, if it knows: object trajectories for rewards and success checks."""
+    state: object | None = None
+    """What the world that made it needs to go on from its last frame (its ``simulate`` takes it as ``past``); not kept
+    in files. None: it goes on from the last image and depth."""
 
     def __post_init__(self) -> None:
         check_tracks(self.tracks, len(self.clip))

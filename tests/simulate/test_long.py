@@ -9,7 +9,8 @@ from kinema4d.geometry.se3 import look_at
 from kinema4d.robot.actions import Actions
 from kinema4d.robot.control import control
 from kinema4d.robot.zoo import load_robot
-from kinema4d.simulate.long import rollout, window
+from kinema4d.simulate.frames import followed, window
+from kinema4d.simulate.long import rollout
 from kinema4d.types import Camera, Rollout, Track
 from kinema4d.world.static import StaticWorld
 
@@ -69,3 +70,29 @@ def test_a_window_of_a_control_signal_is_that_of_its_frames(signal):
     np.testing.assert_array_equal(cut.solids[0].Ts_world_link, signal.solids[0].Ts_world_link[3:7])
     moving = replace(signal.camera, T_world_camera=np.tile(signal.camera.T_world_camera, (FRAMES, 1, 1)))
     assert len(window(replace(signal, camera=moving), slice(3, 7)).camera.T_world_camera) == 4
+
+
+def test_signals_one_after_the_other_are_the_whole(signal):
+    whole = followed(window(signal, slice(0, 4)), window(signal, slice(4, None)))
+    assert len(whole) == FRAMES
+    np.testing.assert_array_equal(whole.pointmap.points, signal.pointmap.points)
+    np.testing.assert_array_equal(whole.arms[0].trajectory.q, signal.arms[0].trajectory.q)
+    np.testing.assert_array_equal(whole.solids[-1].Ts_world_link, signal.solids[-1].Ts_world_link)
+    with pytest.raises(ValueError, match="not of the same robots"):
+        followed(signal, replace(signal, link_names=("other",)))
+
+
+def test_a_world_goes_on_from_its_state_and_hears_of_the_first_image_once(signal):
+    heard = []
+
+    @dataclass(frozen=True)
+    class Remembers(StaticWorld):
+        longest: int | None = 5
+
+        def simulate(self, image, control, *, depth=None, seed=0, past=None, labels=None):
+            heard.append((past, labels))
+            return replace(super().simulate(image, control, depth=depth, seed=seed), state=len(heard))
+
+    made = rollout(Remembers(), np.zeros((48, 72, 3), np.uint8), signal, labels="first")  # pyright: ignore[reportArgumentType]
+    assert heard == [(None, "first"), (1, None), (2, None)]
+    assert made.state == 3

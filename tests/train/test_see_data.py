@@ -151,3 +151,27 @@ def test_every_network_learns(which, pictures, tmp_path):
         after = np.mean([float(task.loss(s)) for s in range(200, 206)])
     assert after < 0.85 * before
     assert all(np.isfinite(v) for v in task.validate(task.model).values())
+
+
+def test_repainting_leaves_the_robot_and_changes_the_rest(pictures):
+    picture = next(
+        p for p in pictures if (p.ids == see_pack.ROBOT).any() and ((p.ids > 0) & (p.ids != see_pack.ROBOT)).any()
+    )
+    changed = np.zeros(picture.ids.shape, bool)
+    for seed in range(4):
+        new = see.repainted(picture.rgb, picture.ids, np.random.default_rng(seed))
+        changed |= (np.abs(new.astype(int) - picture.rgb) > 3).any(axis=-1)
+    robot = picture.ids == see_pack.ROBOT
+    assert not changed[robot].any()
+    assert changed[~robot].mean() > 0.3
+
+
+def test_what_covers_a_part_is_before_it(pictures):
+    picture = max(pictures, key=lambda p: int(((p.ids > 0) & (p.ids != see_pack.ROBOT)).sum()))
+    label = np.bincount(picture.ids[(picture.ids > 0) & (picture.ids != see_pack.ROBOT)]).argmax()
+    whole = see.glimpse_of(picture, picture.ids == label, picture.depth)
+    found = see.covered(whole, np.random.default_rng(0))
+    hidden = whole.own & ~found.own
+    assert 0.02 < hidden.sum() / whole.own.sum() < 0.7
+    assert (found.depth[hidden] < whole.depth[whole.own].min()).all()
+    assert (found.depth[found.own] == whole.depth[found.own]).all()

@@ -1,7 +1,8 @@
-"""Rollouts of any length: worlds that only know short clips go on from their own last frame.
+"""Rollouts of any length: worlds that only know short clips go on from where they were.
 
-Every chunk starts with the last frame of the one before, colour and geometry both, so errors add up: ``provenance``
-says where the seams are. Worlds whose ``longest`` is None need none of this.
+A world that gives its state with a rollout goes on from that; any other starts every chunk with its own last frame, colour
+and geometry both, so that errors add up. ``provenance`` says where the seams are. Worlds whose ``longest`` is None
+need none of this.
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from kinema4d.types import Arm, Clip, Control, Pointmap, Rollout, Solid, Track
+from kinema4d.simulate.frames import window
+from kinema4d.types import Clip, Control, Pointmap, Rollout, Track
 from kinema4d.world.protocol import World
+
+FIRST = ("labels", "names", "seen", "past")
+"""Options that are about the first image of a chunk."""
 
 
 def rollout(
@@ -26,7 +31,8 @@ def rollout(
     longest: int | None = None,
     **options: Any,
 ) -> Rollout:
-    """``world.simulate``, in chunks of at most ``longest`` frames (default: the world's own limit)."""
+    """``world.simulate``, in chunks of at most ``longest`` frames (default: the world's own limit). What ``options`` say
+    of the first image (``labels``, ``names``, ``seen``) is said to the first chunk only."""
     limit = longest or getattr(world, "longest", None)
     if limit is not None and limit < 2:
         raise ValueError(f"a chunk needs at least 2 frames, got {limit}")
@@ -41,34 +47,11 @@ def rollout(
         seams.append(start)
         start += len(part.clip) - 1
         last = part.clip.pointmap
+        options = {k: v for k, v in options.items() if k not in FIRST}
+        if part.state is not None:
+            options["past"] = part.state
         image, depth = part.clip.rgb[-1], np.where(last.valid[-1], last.points[-1, ..., 2], 0).astype(np.float32)
     return _joined(pieces, seams)
-
-
-def window(control: Control, frames: slice) -> Control:
-    """Some frames of a control signal. The camera of a still view stays as it is."""
-    camera = control.camera
-    if camera.moving:
-        camera = replace(camera, T_world_camera=camera.T_world_camera[frames])
-    return replace(
-        control,
-        camera=camera,
-        pointmap=Pointmap(points=control.pointmap.points[frames], valid=control.pointmap.valid[frames]),
-        link_ids=control.link_ids[frames],
-        rgb=None if control.rgb is None else control.rgb[frames],
-        arms=tuple(_arm(a, frames) for a in control.arms),
-        solids=tuple(Solid(**{**vars(s), "Ts_world_link": s.Ts_world_link[frames]}) for s in control.solids),
-    )
-
-
-def _arm(arm: Arm, frames: slice) -> Arm:
-    return replace(
-        arm,
-        trajectory=replace(arm.trajectory, q=arm.trajectory.q[frames]),
-        converged=arm.converged[frames],
-        residual_m=arm.residual_m[frames],
-        residual_rad=arm.residual_rad[frames],
-    )
 
 
 def _joined(pieces: list[Rollout], seams: list[int]) -> Rollout:
@@ -81,11 +64,14 @@ def _joined(pieces: list[Rollout], seams: list[int]) -> Rollout:
         pointmap=Pointmap(points=cut(lambda p: p.clip.pointmap.points), valid=cut(lambda p: p.clip.pointmap.valid)),
         fps=first.clip.fps,
     )
-    return Rollout(clip=clip, provenance={**first.provenance, "chunks": seams}, tracks=_tracks(pieces))
+    return Rollout(
+        clip=clip, provenance={**first.provenance, "chunks": seams}, tracks=_tracks(pieces), state=pieces[-1].state
+    )
 
 
 def _tracks(pieces: list[Rollout]) -> tuple[Track, ...]:
-    """Tracks that all chunks share by name; a world that finds its parts anew in each chunk shares none."""
+    """Tracks that all chunks share by name. A world that finds its parts anew in each chunk must not give them the same
+    names, or give its state."""
     names = set.intersection(*({t.name for t in p.tracks} for p in pieces))
     out = []
     for track in pieces[0].tracks:

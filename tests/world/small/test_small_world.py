@@ -16,7 +16,8 @@ from kinema4d.types import Control, Episode
 from kinema4d.world.load import load_world
 from kinema4d.world.protocol import World, first_depth
 from kinema4d.world.small.checkpoint import SHIPPED, load_small, save_small
-from kinema4d.world.small.world import SmallWorld, SmallWorldWarning, check_camera
+from kinema4d.world.small.checks import SmallWorldWarning, check_camera, check_outline
+from kinema4d.world.small.world import SmallWorld
 
 
 @cache
@@ -105,6 +106,16 @@ def test_depth_in_millimetres_is_refused_and_of_another_pose_is_doubted():
         the_world().see(episode.clip.rgb[0], control, depth=1000 * depth)
     with pytest.warns(SmallWorldWarning, match="does not show the robot"):
         the_world().see(episode.clip.rgb[0], control, depth=depth + 0.3)
+
+
+def test_without_depth_a_robot_that_is_elsewhere_is_doubted_by_its_outline():
+    episode, control = played("push", 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_outline(episode.clip.rgb[0], control)
+    aside = replace(control, pointmap=replace(control.pointmap, valid=np.roll(control.mask, 9, axis=2)))
+    with pytest.warns(SmallWorldWarning, match="does not show the robot's outline"):
+        check_outline(episode.clip.rgb[0], aside)
 
 
 def test_holes_in_depth_are_survived():
@@ -208,3 +219,18 @@ def test_no_warning_on_a_good_scene():
     with warnings.catch_warnings():
         warnings.simplefilter("error", SmallWorldWarning)
         the_world().see(episode.clip.rgb[0], control, depth=first_depth(episode.clip))
+
+
+def test_chunks_go_on_as_one_piece():
+    episode, control = played("pick_place", 3)
+    whole, parts = (foretell(the_world(), episode, control=control, longest=n) for n in (None, 26))
+    assert parts.provenance["chunks"] == [0, 25]
+    target = episode.facts["roles"]["target"]["body"]
+    a, b = (
+        middle(episode, target, next(t for t in made.tracks if t.name == target).Ts_world_object)
+        for made in (whole, parts)
+    )
+    assert np.linalg.norm(a[-1] - a[0]) > 0.1
+    assert np.linalg.norm(a - b, axis=1).max() < 0.02
+    off = np.abs(whole.clip.rgb[-1].astype(int) - parts.clip.rgb[-1]).max(axis=-1)
+    assert (off > 20).mean() < 0.02

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from kinema4d.geometry.se3 import invert
 from kinema4d.types import Solid
 from kinema4d.world.small.parts import Part
+from kinema4d.world.small.pieces import dense
 
 HANDLE = 0.025
 """Fingers that close this near to a jointed part hold it, metres."""
@@ -188,7 +189,7 @@ def _off(part: Part, g: Grip, T_palm_world: Float[np.ndarray, "4 4"]) -> float:
     """How far a part is from between the finger tips, metres; across them, where it reaches in between."""
     if part.joint == "fixed":
         return np.inf
-    local = part.vertices @ T_palm_world[:3, :3].T + T_palm_world[:3, 3]
+    local = dense(part.vertices, part.faces) @ T_palm_world[:3, :3].T + T_palm_world[:3, 3]
     if part.joint != "free":
         return float(np.linalg.norm(local - g.grasp, axis=1).min())
     along = local @ g.axis
@@ -224,7 +225,7 @@ def _middle(part: Part, path: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "3"
 
     def misfit(x: np.ndarray) -> np.ndarray:
         off = np.linalg.norm(flat - x[:2], axis=1) - radius - x[2]
-        return np.concatenate([off / ARC, x[:2] * np.sqrt(len(flat)) / SEEN])
+        return np.concatenate([off / ARC, x[:2] / SEEN])
 
     found = least_squares(misfit, np.zeros(3), loss="soft_l1")
     return part.pivot + found.x[:2] @ basis

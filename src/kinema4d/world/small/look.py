@@ -17,6 +17,7 @@ from kinema4d.geometry.se3 import invert
 from kinema4d.types import Camera
 from kinema4d.world.small.complete import CompleteNet, Glimpse, complete
 from kinema4d.world.small.parts import JOINTS, Part
+from kinema4d.world.small.pieces import decompose, joined
 from kinema4d.world.small.see import ROOM_UNIT, ROWS, DepthNet, SegmentNet, depth_input, level_frame, segment_input
 
 BANDWIDTH = 0.018
@@ -25,6 +26,8 @@ LINK = 0.016
 """Points of one piece of furniture are this near to each other, metres."""
 SAME = 0.04
 """Pieces of furniture that vote for middles this near to each other are one part, metres."""
+HANG = 0.08
+"""A joint hangs on furniture this near to it; what joins a handle to its drawer may be hidden, metres."""
 LEAST_PIXELS = 10
 """Smaller parts are noise, in pixels of the reduced picture."""
 BLOB_HEIGHT, BLOB_PIXELS, BLOB_SIZE = 0.012, 40, 0.3
@@ -178,7 +181,7 @@ def _hung(part: Part, parts: list[Part]) -> Part:
     if part.joint not in ("slide", "hinge"):
         return part
     tree = KDTree(part.vertices[:: max(1, len(part.vertices) // 300)])
-    if any(p.joint == "fixed" and tree.query(p.vertices)[0].min() < 2 * LINK for p in parts):
+    if any(p.joint == "fixed" and tree.query(p.vertices)[0].min() < HANG for p in parts):
         return part
     return replace(part, joint="free", axis=None, pivot=None, room=None)
 
@@ -415,7 +418,10 @@ def with_surfaces(eyes: Eyes, view: View, parts: Sequence[Part]) -> list[Part]:
         vertices, faces = found[0].astype(np.float64), found[1]
         others = [(p.vertices - foot) @ R.T for p in parts if p is not part]
         reach = HIDDEN if _feet_hidden(vertices, glimpse, others) else SNAP
-        out.append(replace(part, vertices=settled(vertices, part.joint, reach) @ R + foot, faces=faces))
+        vertices = settled(vertices, part.joint, reach) @ R + foot
+        if part.joint in ("slide", "hinge"):  # boards are flat, however little of them is seen
+            vertices, faces = joined(decompose(vertices, faces, part.joint, part.axis))
+        out.append(replace(part, vertices=vertices, faces=faces))
     return out
 
 

@@ -8,6 +8,7 @@ changes, so that fingers can go around the handle of a drawer or door.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -73,6 +74,13 @@ def decompose(
     return vessel(vertices, faces) or [whole]
 
 
+def joined(pieces: Sequence[Piece]) -> tuple[Float[np.ndarray, "v 3"], Int32[np.ndarray, "f 3"]]:
+    """One surface of all pieces."""
+    counts = np.cumsum([0, *(len(p.vertices) for p in pieces)])
+    faces = [p.faces + n for p, n in zip(pieces, counts, strict=False)]
+    return np.concatenate([p.vertices for p in pieces]), np.concatenate(faces).astype(np.int32)
+
+
 def hull(points: Float[np.ndarray, "n 3"]) -> Piece | None:
     """The convex hull, of points that lie furthest out in some direction; None where it is flat."""
     if len(points) < 4:
@@ -125,7 +133,7 @@ def slabs(
 ) -> list[Piece] | None:
     """A part cut across ``direction`` wherever its cross-section changes: a board, the arm of its handle, the handle.
     None where it is the same everywhere."""
-    cloud = _dense(vertices, faces)
+    cloud = dense(vertices, faces)
     along = cloud @ direction
     low, high = float(along.min()), float(along.max())
     count = max(1, round((high - low) / SLAB))
@@ -154,7 +162,7 @@ def slabs(
     return found if len(found) > 1 else None
 
 
-def _dense(vertices: Float[np.ndarray, "v 3"], faces: Int32[np.ndarray, "f 3"]) -> Float[np.ndarray, "n 3"]:
+def dense(vertices: Float[np.ndarray, "v 3"], faces: Int32[np.ndarray, "f 3"]) -> Float[np.ndarray, "n 3"]:
     """Points on the surface, no two neighbours further apart than half a slab."""
     out = [vertices]
     tri = vertices[faces]

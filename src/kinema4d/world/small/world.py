@@ -13,11 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int32, UInt8
+from jaxtyping import Float, Int32, UInt8
 
-from kinema4d.types import Camera, Control, Rollout, Solid, Track
+from kinema4d.simulate.frames import followed, solids_after, window
+from kinema4d.types import Clip, Control, Pointmap, Rollout, Solid, Track
 from kinema4d.world.compose import clip_from, robot_pixels
 from kinema4d.world.protocol import check_view
+from kinema4d.world.small.checks import SmallWorldWarning, check_camera, check_depth, check_outline
 from kinema4d.world.small.look import Eyes, View, find_parts, guess_depth, support_height, with_surfaces
 from kinema4d.world.small.parts import Part
 from kinema4d.world.small.prior import Prior, render
@@ -25,16 +27,6 @@ from kinema4d.world.small.rigid import Physics, answer, draw
 
 NEAR = 0.1
 """A part that the robot comes this near to may move, and so may those this near to it, metres."""
-WRONG_UNITS = 20.0
-"""A depth image whose robot is so many times too far or too near is in other units."""
-STEEP, FOV = (12.0, 70.0), (30.0, 62.0)
-"""Cameras that the networks know: degrees below level, and vertical angle of view in degrees."""
-ELSEWHERE = 0.05
-"""Depth of the robot that is off by more than this on most of its pixels means another pose or another robot, metres."""
-
-
-class SmallWorldWarning(UserWarning):
-    """Something about the input that makes the result doubtful."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,6 +39,18 @@ class Seen:
     """What the robot comes near to, and what is near to that, with completed surfaces."""
     guessed_depth: bool
     """Whether depth was predicted."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Past:
+    """What the small world needs to go on: where it began, and all that the robot has done since."""
+
+    seen: Seen
+    """Of the very first frame."""
+    first: Control
+    """Its frame of the control signal."""
+    solids: tuple[Solid, ...]
+    """The robot's way until now."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,13 +76,17 @@ class SmallWorld:
         labels: Int32[np.ndarray, "_ _"] | None = None,
         names: Sequence[str] = (),
         support: float | None = None,
+        past: Past | None = None,
     ) -> Rollout:
         """The future of ``image`` under ``control``.
 
         ``sample`` draws what a picture does not tell (weight, friction, exact size) by ``seed`` instead of taking the
         most likely: many seeds give a distribution of outcomes. ``seen`` skips looking; ``labels`` (with ``names``)
-        replaces the segmenter's grouping of pixels; ``support`` is the height of the table where it is known.
+        replaces the segmenter's grouping of pixels; ``support`` is the height of the table where it is known. ``past`` is
+        the ``state`` of a rollout whose last frame ``image`` is: the world then goes on as if both were one.
         """
+        if past is not None:
+            return self._go_on(past, control, seed=seed, sample=sample)
         seen = seen or self.see(image, control, depth=depth, labels=labels, names=names, support=support)
         physics = draw(np.random.default_rng(seed)) if sample else Physics()
         motions = answer(seen.parts, control.solids, fps=control.fps, support=seen.view.support, physics=physics)
@@ -88,6 +96,27 @@ class SmallWorld:
             clip=clip_from(image, shown, shown > 0, control, prior.rgb, prior.pointmap),
             provenance=self._provenance(seen, motions, prior, seed=seed, sample=sample),
             tracks=tracks_of(seen.parts, motions),
+            state=Past(seen=seen, first=window(control, slice(0, 1)), solids=control.solids),
+        )
+
+    def _go_on(self, past: Past, control: Control, *, seed: int, sample: bool) -> Rollout:
+        """Move everything again from the very first frame, along all that the robot has done since, and draw the new
+        frames over the first picture: nothing drifts, nothing that was seen then is forgotten."""
+        seen, count = past.seen, len(control)
+        solids = solids_after(past.solids, window(control, slice(1, None)).solids)
+        physics = draw(np.random.default_rng(seed)) if sample else Physics()
+        motions = answer(seen.parts, solids, fps=control.fps, support=seen.view.support, physics=physics)[:, -count:]
+        signal = followed(past.first, control)
+        here = np.concatenate([np.tile(np.eye(4), (len(motions), 1, 1, 1)), motions], axis=1)
+        image, shown = seen.view.rgb, seen.view.depth
+        prior = render(image, shown, shown > 0, seen.parts, here, signal)
+        whole = clip_from(image, shown, shown > 0, signal, prior.rgb, prior.pointmap)
+        points = Pointmap(points=whole.pointmap.points[1:], valid=whole.pointmap.valid[1:])
+        return Rollout(
+            clip=Clip(camera=whole.camera, rgb=whole.rgb[1:], pointmap=points, fps=whole.fps),
+            provenance=self._provenance(seen, motions, prior, seed=seed, sample=sample),
+            tracks=tracks_of(seen.parts, motions),
+            state=replace(past, solids=solids),
         )
 
     def see(
@@ -114,6 +143,8 @@ class SmallWorld:
             )
         check_depth(control, depth, has_depth)
         check_camera(control.camera)
+        if not has_depth.any():
+            check_outline(image, control)
         robot = robot_pixels(control, depth, has_depth)
         exact = np.where(robot, control.pointmap.depth[0], 0).astype(np.float32)
         guessed = depth is None or not has_depth.any()
@@ -152,46 +183,6 @@ class SmallWorld:
             "parts": parts,
             "known": round(float(prior.known.mean()), 4),
         }
-
-
-def check_depth(control: Control, depth: Float[np.ndarray, "h w"] | None, has_depth: Bool[np.ndarray, "h w"]) -> None:
-    """Raise where depth is in other units than metres, warn where it does not show the robot at its pose: the robot's
-    geometry is known exactly."""
-    both = control.mask[0] & has_depth
-    if depth is None or both.sum() < 30:
-        return
-    true = control.pointmap.depth[0][both]
-    ratio = float(np.median(depth[both] / true))
-    if ratio > WRONG_UNITS or ratio < 1 / WRONG_UNITS:
-        unit = "millimetres" if 500 < ratio < 2000 else f"units of 1/{ratio:.3g} m"
-        raise ValueError(
-            f"depth is not in metres: where the robot must be {float(np.median(true)):.2f} m away it says "
-            f"{float(np.median(depth[both])):.4g}, so it seems to be in {unit}"
-        )
-    off = np.abs(depth[both] - true)
-    nearer = depth[both] < true - ELSEWHERE  # something before the robot is no contradiction
-    if (off[~nearer] > ELSEWHERE).mean() > 0.5 if (~nearer).sum() > 30 else nearer.mean() > 0.9:
-        warnings.warn(
-            f"the depth image does not show the robot at its stated pose: {100 * float((off > ELSEWHERE).mean()):.0f} % of its "
-            f"pixels are off by more than {100 * ELSEWHERE:.0f} cm; check robot, joint positions and camera",
-            SmallWorldWarning,
-            stacklevel=3,
-        )
-
-
-def check_camera(camera: Camera) -> None:
-    """Warn of a view that the networks have not learned from."""
-    forward = camera.poses(1)[0][:3, 2]
-    steep = float(np.round(np.degrees(np.arcsin(np.clip(-forward[2], -1, 1))), 1)) + 0.0  # no "-0"
-    fov = float(np.degrees(2 * np.arctan2(camera.height / 2, camera.K[1, 1])))
-    wrong = []
-    if not STEEP[0] <= steep <= STEEP[1]:
-        wrong.append(f"it looks {steep:.0f} degrees down (learned: {STEEP[0]:.0f} to {STEEP[1]:.0f})")
-    if not FOV[0] <= fov <= FOV[1]:
-        wrong.append(f"its vertical angle of view is {fov:.0f} degrees (learned: {FOV[0]:.0f} to {FOV[1]:.0f})")
-    if wrong:
-        text = f"the camera is outside of what the small world has learned from: {'; '.join(wrong)}: look at its parts"
-        warnings.warn(text, SmallWorldWarning, stacklevel=3)
 
 
 def involved(parts: Sequence[Part], solids: Sequence[Solid]) -> set[int]:
