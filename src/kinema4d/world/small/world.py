@@ -1,8 +1,8 @@
 """The small world: see, move, and draw what moved.
 
 First image, robot, camera in; the future as a 4D clip out, on a laptop. Parts are found and completed
-(:mod:`look`), a rigid-body engine answers to the robot's solids (:mod:`rigid`), and what moved is drawn over the first
-frame (:mod:`prior`).
+(:mod:`look`), a rigid-body engine answers to the robot's solids (:mod:`rigid`), a network corrects its answer where the
+weights have one (:mod:`move`), and what moved is drawn over the first frame (:mod:`prior`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int32, UInt8
@@ -19,6 +19,7 @@ from kinema4d.types import Camera, Control, Rollout, Solid, Track
 from kinema4d.world.compose import clip_from, robot_pixels
 from kinema4d.world.protocol import check_view
 from kinema4d.world.small.look import Eyes, View, find_parts, guess_depth, support_height, with_surfaces
+from kinema4d.world.small.move import MoveNet, corrected
 from kinema4d.world.small.parts import Part
 from kinema4d.world.small.prior import Prior, render
 from kinema4d.world.small.rigid import Physics, answer, draw
@@ -59,6 +60,8 @@ class SmallWorld:
     """Which weights these are."""
     name: str = "small"
     """Its name in tables."""
+    mover: MoveNet | None = None
+    """Corrects the engine's answer."""
 
     def simulate(
         self,
@@ -72,23 +75,41 @@ class SmallWorld:
         labels: Int32[np.ndarray, "_ _"] | None = None,
         names: Sequence[str] = (),
         support: float | None = None,
+        mover: Literal["engine", "flow"] | None = None,
     ) -> Rollout:
         """The future of ``image`` under ``control``.
 
         ``sample`` draws what a picture does not tell (weight, friction, exact size) by ``seed`` instead of taking the
         most likely: many seeds give a distribution of outcomes. ``seen`` skips looking; ``labels`` (with ``names``)
         replaces the segmenter's grouping of pixels; ``support`` is the height of the table where it is known.
+        ``mover`` says who moves the parts: the rigid-body ``engine`` alone, or the learned ``flow`` that corrects it (its
+        mean, or with ``sample`` a flow from one draw of the engine); default is the flow where the weights have one.
         """
+        flow = self._flow(mover)
         seen = seen or self.see(image, control, depth=depth, labels=labels, names=names, support=support)
         physics = draw(np.random.default_rng(seed)) if sample else Physics()
-        motions = answer(seen.parts, control.solids, fps=control.fps, support=seen.view.support, physics=physics)
+        fps, support = control.fps, seen.view.support
+        motions = answer(seen.parts, control.solids, fps=fps, support=support, physics=physics)
+        if flow is not None:
+            start = seed if sample else None
+            motions = corrected(flow, seen.parts, control.solids, motions, fps=fps, support=support, seed=start)
         shown = seen.view.depth
         prior = render(image, shown, shown > 0, seen.parts, motions, control)
         return Rollout(
             clip=clip_from(image, shown, shown > 0, control, prior.rgb, prior.pointmap),
-            provenance=self._provenance(seen, motions, prior, seed=seed, sample=sample),
+            provenance={
+                **self._provenance(seen, motions, prior, seed=seed, sample=sample),
+                "mover": "engine" if flow is None else "flow",
+            },
             tracks=tracks_of(seen.parts, motions),
         )
+
+    def _flow(self, mover: str | None) -> MoveNet | None:
+        if mover not in (None, "engine", "flow"):
+            raise ValueError(f"mover is 'engine' or 'flow', got {mover!r}")
+        if mover == "flow" and self.mover is None:
+            raise ValueError("these weights have no learned correction of motions: train one with --preset small-move")
+        return None if mover == "engine" else self.mover
 
     def see(
         self,
