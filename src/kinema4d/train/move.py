@@ -21,6 +21,8 @@ JUDGED = 16
 """Surface points per part by which a motion is judged."""
 CM = 100.0
 """Errors are counted in centimetres."""
+SMALL = 0.3
+"""Errors below this count by their square, centimetres: most answers of the engine are right, and are left alone."""
 NOISE = 0.001
 """Largest deviation of the noise on surface points, metres."""
 
@@ -51,16 +53,19 @@ def moved(sample: Sample, M: Float[np.ndarray, "3 3"], shift: Float[np.ndarray, 
         out[..., :3, 3] = T[..., :3, 3] @ M.T + shift - out[..., :3, :3] @ shift
         return out
 
-    links = motion(case.Ts_world_link)
-    links[..., :3, 3] = case.Ts_world_link[..., :3, 3] @ M.T + shift
-    sign = np.where(case.joint == HINGE, np.linalg.det(M), 1.0).astype(np.float32)[:, None]  # what turns, mirrored
+    side = np.sign(np.linalg.det(M)).astype(np.float32)
+    own = np.diag([1, side, 1]).astype(np.float32)  # links are mirrored in their own frame as well
+    links = case.Ts_world_link.copy()
+    links[..., :3, :3] = M @ links[..., :3, :3] @ own
+    links[..., :3, 3] = links[..., :3, 3] @ M.T + shift
+    sign = np.where(case.joint == HINGE, side, np.float32(1))[:, None]  # an axis of turning, mirrored, turns back
     return replace(
         sample,
         truth=motion(sample.truth),
         case=replace(
             case, points=case.points @ M.T + shift, normals=case.normals @ M.T, axis=sign * (case.axis @ M.T),
-            pivot=case.pivot @ M.T + shift, proposals=motion(case.proposals), shell=case.shell @ M.T,
-            shell_normals=case.shell_normals @ M.T, Ts_world_link=links,
+            pivot=case.pivot @ M.T + shift, proposals=motion(case.proposals), shell=case.shell @ own,
+            shell_normals=case.shell_normals @ own, Ts_world_link=links,
         ),
     )  # fmt: skip
 
@@ -104,8 +109,8 @@ def distance(scene: Scene, z: Tensor, target: Target) -> Tensor:
     weight = (t < frames) * (0.5 + 1.5 * (t / (frames - 1).clamp(min=1)).square()) * target.known[:, None]
     X = placed(scene, pose, JUDGED)
     Y = torch.einsum("ntij,nkj->ntki", target.R, scene.shape[:, :JUDGED]) + target.c[:, :, None]
-    surface = F.smooth_l1_loss(X * CM, Y * CM, reduction="none").mean((-1, -2))
-    speed = F.smooth_l1_loss(change(pose.c) * CM, change(target.c) * CM, reduction="none").mean(-1)
+    surface = F.smooth_l1_loss(X * CM, Y * CM, beta=SMALL, reduction="none").mean((-1, -2))
+    speed = F.smooth_l1_loss(change(pose.c) * CM, change(target.c) * CM, beta=SMALL, reduction="none").mean(-1)
     return ((surface + speed) * weight).sum() / weight.sum().clamp(min=1.0)
 
 

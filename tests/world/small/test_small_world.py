@@ -209,3 +209,21 @@ def test_no_warning_on_a_good_scene():
     with warnings.catch_warnings():
         warnings.simplefilter("error", SmallWorldWarning)
         the_world().see(episode.clip.rgb[0], control, depth=first_depth(episode.clip))
+
+
+def test_a_correction_that_learned_nothing_changes_nothing_and_can_be_left_out():
+    from kinema4d.world.small.move import MoveConfig, MoveNet
+
+    episode, control = played("push", 1)
+    world, image, depth = the_world(), episode.clip.rgb[0], first_depth(episode.clip)
+    seen = world.see(image, control, depth=depth)
+    corrected = replace(world, mover=MoveNet(MoveConfig(width=32, blocks=1)).eval())
+    plain = world.simulate(image, control, seen=seen, seed=2, sample=True)
+    made = corrected.simulate(image, control, seen=seen, seed=2, sample=True)
+    assert (plain.provenance["mover"], made.provenance["mover"]) == ("engine", "flow")
+    np.testing.assert_array_equal(made.clip.rgb, plain.clip.rgb)
+    for a, b in zip(made.tracks, plain.tracks, strict=True):
+        np.testing.assert_array_equal(a.Ts_world_object, b.Ts_world_object)
+    assert corrected._flow("engine") is None
+    with pytest.raises(ValueError, match="no learned correction"):
+        world.simulate(image, control, seen=seen, mover="flow")
