@@ -78,20 +78,20 @@ def test_turning_the_table_turns_the_answer():
 
 def test_training_lowers_the_loss_and_learns_one_scene():
     net, (scene, target) = a_net(), batch([a_sample()])
-    optimiser = torch.optim.AdamW(net.parameters(), 5e-3)
+    optimiser = torch.optim.AdamW(net.parameters(), 1e-2)
     values = []
-    for step in range(40):
+    for step in range(30):
         torch.manual_seed(step)
         mean, flow = losses(net, scene, target)
         optimiser.zero_grad()
         (mean + flow).backward()
         optimiser.step()
         values.append([mean.item(), flow.item()])
-    assert (np.mean(values[-5:], axis=0) < 0.6 * np.array(values[0])).all()
+    assert (np.mean(values[-5:], axis=0) < 0.35 * np.array(values[0])).all()
     with torch.no_grad():
         ends = [pose_of(scene, z).c[:, -1] for z in (net.mean(scene), net.sample(scene), torch.zeros_like(target.z))]
     errors = [float((c - target.c[:, -1]).norm(dim=-1).mean()) for c in ends]
-    assert max(errors[:2]) < 0.7 * errors[2]
+    assert max(errors[:2]) < 0.5 * errors[2]
 
 
 def test_parts_that_nobody_knows_are_not_judged():
@@ -172,7 +172,6 @@ def test_the_command_packs_trains_and_writes_weights_that_simulate(episodes, tmp
     assert isinstance(world, SmallWorld)
     assert world.mover is not None
     assert (out / "log.jsonl").exists()
-    main(command)  # nothing is left to do
 
 
 def test_data_that_is_no_episodes_is_named(tmp_path, capsys):

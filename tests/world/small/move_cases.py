@@ -76,7 +76,7 @@ def motions(share: float = 1.0) -> np.ndarray:
     return out
 
 
-def a_case(share: float = 0.7, seed: int = 0, support: float = 0.0) -> Case:
+def a_case(share: float = 0.7, seed: int = 0) -> Case:
     """The engine says that things go only ``share`` of their way, and in a second draw half of that."""
     proposals = np.stack([motions(share), motions(0.5 * share)])
-    return case_of(the_parts(), the_robot(seed), proposals, fps=FPS, support=support)
+    return case_of(the_parts(), the_robot(seed), proposals, fps=FPS)
