@@ -102,6 +102,8 @@ def test_mistakes_are_named(brought, dataset, tmp_path, capsys):
     assert "no readable image" in says(*words(brought, out, image=str(tmp_path / "broken.png")))
     assert "give --camera, or an --episode" in says(*words(brought, out, camera=""))
     assert "unknown world 'huge'" in says(*words(brought, out), "--world", "huge")
+    assert "no learned correction" in says(*words(brought, out), "--mover", "flow")
+    assert "leave out --mover" in says(*words(brought, out), "--world", "static", "--mover", "engine")
     assert "has no episode 'x'" in says("simulate", "--episode", str(dataset / "x"), "--out", str(out))
     assert "leave those out" in says(*words(brought, out), "--episode", str(dataset / "0"))
     assert "needs a truth" in says(*words(brought, out), "--compare")

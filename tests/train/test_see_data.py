@@ -9,7 +9,7 @@ import torch
 from kinema4d.data.generate import Recipe
 from kinema4d.geometry.camera import project
 from kinema4d.geometry.se3 import apply, invert
-from kinema4d.train import see, see_pack
+from kinema4d.train import augment, see, see_pack
 from kinema4d.train.loop import Plan, train
 from kinema4d.world.small.complete import CompleteConfig, CompleteNet
 from kinema4d.world.small.look import projection
@@ -113,11 +113,11 @@ def test_thinner_and_cropped_pictures_have_the_camera_of_their_pixels(pictures):
     T = invert(p.camera.poses(1)[0])
     point = apply(T, p.middle[:1].astype(np.float64))
     full = project(p.camera.K, point)[0]
-    thin = see.thinned(p, 2, (1, 0))
+    thin = augment.thinned(p, 2, (1, 0))
     np.testing.assert_allclose(project(thin.camera.K, point)[0], (full - [0, 1]) / 2)
-    back = see.enlarged(see.thinned(p, 2), 2)
+    back = augment.enlarged(augment.thinned(p, 2), 2)
     np.testing.assert_allclose(project(back.camera.K, point)[0], full + 0.5)
-    cut = see.cropped(p, rng)
+    cut = augment.cropped(p, rng)
     shift = full - project(cut.camera.K, point)[0]
     r, c = round(shift[1]), round(shift[0])
     np.testing.assert_array_equal(cut.rgb, p.rgb[r : r + cut.rgb.shape[0], c : c + cut.rgb.shape[1]])
@@ -159,7 +159,7 @@ def test_repainting_leaves_the_robot_and_changes_the_rest(pictures):
     )
     changed = np.zeros(picture.ids.shape, bool)
     for seed in range(4):
-        new = see.repainted(picture.rgb, picture.ids, np.random.default_rng(seed))
+        new = augment.repainted(picture.rgb, picture.ids, np.random.default_rng(seed))
         changed |= (np.abs(new.astype(int) - picture.rgb) > 3).any(axis=-1)
     robot = picture.ids == see_pack.ROBOT
     assert not changed[robot].any()
@@ -170,7 +170,7 @@ def test_what_covers_a_part_is_before_it(pictures):
     picture = max(pictures, key=lambda p: int(((p.ids > 0) & (p.ids != see_pack.ROBOT)).sum()))
     label = np.bincount(picture.ids[(picture.ids > 0) & (picture.ids != see_pack.ROBOT)]).argmax()
     whole = see.glimpse_of(picture, picture.ids == label, picture.depth)
-    found = see.covered(whole, np.random.default_rng(0))
+    found = augment.covered(whole, np.random.default_rng(0))
     hidden = whole.own & ~found.own
     assert 0.02 < hidden.sum() / whole.own.sum() < 0.7
     assert (found.depth[hidden] < whole.depth[whole.own].min()).all()

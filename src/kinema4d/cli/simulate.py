@@ -31,6 +31,7 @@ def simulate(
     parts: Path | None = None,
     support: float | None = None,
     world: str = "small",
+    mover: Literal["engine", "flow"] | None = None,
     seed: int = 0,
     samples: int = 1,
     chunk: int | None = None,
@@ -60,6 +61,8 @@ def simulate(
         parts: Label image (png, 0 = nothing) that says which pixels are one part, e.g. from SAM.
         support: Height of the table in the world, metres, where it is known.
         world: static, small, or a .safetensors file of the small world.
+        mover: Who moves the parts: the rigid-body engine alone, or the learned flow that corrects it; default is the flow
+            where the weights have one.
         seed: Of what a picture does not tell.
         samples: More than one: draw that many futures, seeds SEED, SEED + 1, ..., into folders of their own.
         chunk: Longest piece in frames; the next goes on from its last frame.
@@ -101,10 +104,12 @@ def simulate(
             options["labels"] = _labels(parts)
         if samples > 1 and world == "static":
             raise ValueError("the static world has only one future: leave out --samples")
+        if mover is not None and world == "static":
+            raise ValueError("in the static world nothing moves: leave out --mover")
         maker = load_world(world)
         clock.lap("load")
         clock.say("simulating (the first run on a machine compiles for about 20 s)")
-        names = ("image", "depth", "robot", "actions", "camera", "episode", "parts", "support", "world", "seed", "samples", "chunk")  # fmt: skip
+        names = ("image", "depth", "robot", "actions", "camera", "episode", "parts", "support", "world", "mover", "seed", "samples", "chunk")  # fmt: skip
         config = record("simulate", locals(), names)["config"]
         config = {k: str(v) if isinstance(v, Path) else v for k, v in config.items()}
         made: list[tuple[Path, Rollout]] = []
@@ -114,8 +119,10 @@ def simulate(
                 options["seen"] = maker.see(picture, signal, depth=measured, **options)  # pyright: ignore[reportAttributeAccessIssue]
                 options.pop("labels", None)
                 options.pop("support", None)
+            more: dict[str, Any] = {"sample": True} if samples > 1 else {}
+            if mover is not None:
+                more["mover"] = mover
             for n in range(samples):
-                more = {"sample": True} if samples > 1 else {}
                 result = rollout(
                     maker, picture, signal, depth=measured, seed=seed + n, longest=chunk, **options, **more
                 )

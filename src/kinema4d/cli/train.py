@@ -10,10 +10,11 @@ from kinema4d.cli.progress import bar
 
 def train(
     *,
-    preset: Literal["small", "small-segment", "small-depth", "small-complete"],
+    preset: Literal["small", "small-segment", "small-depth", "small-complete", "small-move"],
     data: Path,
     out: Path,
     scenes: int = 4000,
+    draws: int = 2,
     steps: int | None = None,
     workers: int = 2,
     threads: int | None = None,
@@ -23,12 +24,15 @@ def train(
     Logs to OUT/log.jsonl, and to TensorBoard where that is installed.
 
     Args:
-        preset: small trains all networks one after the other and writes OUT/small.safetensors.
-        data: Folder of training pictures; what is missing of --scenes scenes is simulated and drawn into it first.
+        preset: small trains all networks that see, one after the other, and writes OUT/small.safetensors; small-move
+            trains the correction of motions, and writes the same with it and the package's own eyes.
+        data: Folder of training pictures; what is missing of --scenes scenes is simulated and drawn into it first. For
+            small-move a data set of episodes, which are seen and moved into OUT/pack first.
         out: Folder of the run: checkpoints and log.
         scenes: Scenes to learn from, four pictures each.
+        draws: Answers of the engine per episode, for small-move.
         steps: Steps in all, instead of the preset's.
-        workers: Processes that draw pictures.
+        workers: Processes that prepare data.
         threads: Cores to train on; default all.
     """
     from kinema4d.world.small.machine import guard
@@ -44,6 +48,9 @@ def train(
         raise ValueError(f"--scenes must be at least 8 and --steps at least 1, got {scenes} and {steps}")
     if threads is not None:
         torch.set_num_threads(threads)
+    if preset == presets.MOVE:
+        _move(data, out, draws, steps, workers)
+        return
     with bar("drawing", quiet=False) as progress:
         presets.pack(data, scenes=scenes, held_out=max(8, min(64, scenes // 8)), workers=workers, progress=progress)
     names = list(presets.PRESETS) if preset == "small" else [preset]
@@ -54,6 +61,16 @@ def train(
     if preset == "small":
         digest = presets.assemble(out, out / "small.safetensors", {"scenes": scenes})
         print(f"{out / 'small.safetensors'}: sha256 {digest}")
+
+
+def _move(data: Path, out: Path, draws: int, steps: int | None, workers: int) -> None:
+    from kinema4d.train import move_pack, presets
+
+    with bar("seeing and moving", quiet=False) as progress:
+        shards = move_pack.make_pack(out / "pack", data, draws=draws, workers=workers, progress=progress)
+    net = presets.run_move(shards, out, steps=steps, tell=_say)
+    digest = presets.with_mover(net, out / "small.safetensors", {"episodes": str(data), "draws": draws})
+    print(f"{out / 'small.safetensors'}: sha256 {digest}")
 
 
 def _say(step: int, found: dict[str, float]) -> None:

@@ -7,33 +7,18 @@ in the first frame. That is all that the truth is used for.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
 
-from kinema4d.robot.control import project
-from kinema4d.robot.model import Robot
-from kinema4d.robot.zoo import load_robot
+from kinema4d.robot.recorded import control_of
 from kinema4d.simulate.long import rollout
 from kinema4d.types import Control, Episode, Rollout, Track
 from kinema4d.world.protocol import World, first_depth
 
 OVERLAP = 0.3
 """A part is the thing with which it shares at least this much of both their pixels."""
-
-
-@lru_cache(maxsize=8)
-def _robot(name: str) -> Robot:
-    return load_robot(name)
-
-
-def control_of(episode: Episode) -> Control:
-    """The control signal of an episode's robots."""
-    if not episode.arms:
-        raise ValueError(f"episode {episode.source or '?'} has no robot: there is nothing to foretell")
-    return project([_robot(arm.robot) for arm in episode.arms], episode.arms, episode.clip.camera)
 
 
 def foretell(

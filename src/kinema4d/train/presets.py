@@ -1,4 +1,4 @@
-"""What can be trained, by name. A preset is a function from its data to a task and a plan."""
+"""What can be trained, by name: networks that see from pictures, and the correction of motions from episodes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from torch import nn
 
 from kinema4d.data.generate import Recipe
 from kinema4d.data.pool import Progress
-from kinema4d.train import see_pack
+from kinema4d.train import move_pack, see_pack
 from kinema4d.train.loop import Plan, Task, train
+from kinema4d.train.move import MoveTask, split
 from kinema4d.train.see import CompleteTask, DepthTask, SegmentTask
 from kinema4d.train.see_pack import Picture
-from kinema4d.world.small.checkpoint import save_small, usual_config
+from kinema4d.world.small.checkpoint import load_small, save_small, usual_config
 from kinema4d.world.small.complete import CompleteConfig, CompleteNet
+from kinema4d.world.small.move import MoveConfig, MoveNet
 from kinema4d.world.small.see import DepthNet, SeeConfig, SegmentNet
 
 ROBOTS = ("panda", "xarm7", "ur5", "k4arm", "ur5+k4grip", "xarm7+k4hand")
@@ -60,7 +62,11 @@ PRESETS: dict[str, Preset] = {
         plan=Plan(steps=4000, rate=2e-3, warmup=100, ema=0.998, validate_every=250, log_every=25, save_every=120),
     ),
 }
-"""Every network; ``small`` trains all of them and writes the checkpoint."""
+"""Every network that sees; ``small`` trains all of them and writes the checkpoint."""
+MOVE = "small-move"
+"""The correction of motions, which learns from a data set of episodes and from what the others see in them."""
+MOVE_PLAN = Plan(steps=3000, rate=1e-3, warmup=100, ema=0.998, validate_every=250, log_every=25, save_every=120)
+"""How long."""
 
 
 def pack(folder: Path, *, scenes: int, held_out: int, workers: int, progress: Progress | None) -> None:
@@ -87,8 +93,34 @@ def run(
     return train(task, plan, out, config={"preset": name}, tell=tell)
 
 
+def run_move(
+    shards: Sequence[Path],
+    out: Path,
+    *,
+    steps: int | None = None,
+    tell: Callable[[int, dict[str, float]], None] | None = None,
+) -> MoveNet:
+    """Train the correction of motions on the shards of a pack; goes on where an earlier run in ``out`` stopped."""
+    plan = MOVE_PLAN if steps is None else replace(MOVE_PLAN, steps=steps)
+    samples, held_out = split(move_pack.read_pack(shards))
+    torch.manual_seed(plan.seed)
+    task = MoveTask(MoveNet(MoveConfig()), samples, held_out)
+    net = train(task, plan, out, config={"preset": MOVE, "shards": [p.stem for p in shards]}, tell=tell)
+    assert isinstance(net, MoveNet)
+    return net
+
+
+def with_mover(net: MoveNet, path: Path, about: dict[str, Any]) -> str:
+    """A checkpoint of the shipped networks and a correction of motions; returns its hash."""
+    eyes, _, shipped = load_small()
+    networks = {"depth": eyes.depth, "segment": eyes.segment, "complete": eyes.complete, "move": net}
+    kept = {k: v for k, v in shipped.items() if k != "file"}
+    return save_small(path, networks, usual_config(move=True), {"eyes": kept, **about})
+
+
 def assemble(runs: Path, path: Path, about: dict[str, Any]) -> str:
-    """One checkpoint of the averaged networks of finished runs ``runs/<name>``; returns its hash."""
+    """One checkpoint of the averaged networks of finished runs ``runs/<name>``, with a correction of motions where
+    there is a run of it; returns its hash."""
     networks: dict[str, nn.Module] = {}
     figures: dict[str, Any] = {}
     for name, preset in PRESETS.items():
@@ -100,4 +132,9 @@ def assemble(runs: Path, path: Path, about: dict[str, Any]) -> str:
         net.load_state_dict(state["average"])
         networks[name.removeprefix("small-")] = net
         figures[name] = {"steps": state["step"], "plan": asdict(preset.plan)}
-    return save_small(path, networks, usual_config(), {**about, "training": figures})
+    if (runs / MOVE / "last.pt").is_file():
+        state = torch.load(runs / MOVE / "last.pt", weights_only=True)
+        networks["move"] = MoveNet(MoveConfig())
+        networks["move"].load_state_dict(state["average"])
+        figures[MOVE] = {"steps": state["step"], "plan": asdict(MOVE_PLAN)}
+    return save_small(path, networks, usual_config(move="move" in networks), {**about, "training": figures})

@@ -25,7 +25,7 @@ def load_world(name: str | Path = "small") -> World:
             from kinema4d.world.small.world import SmallWorld
         except ImportError as error:
             raise ValueError(f"the small world needs {error.name}: pip install 'kinema4d[world]'") from None
-        eyes, about = load_small(None if name == "small" else path)
-        return SmallWorld(eyes, about)
+        eyes, mover, about = load_small(None if name == "small" else path)
+        return SmallWorld(eyes, about, mover=mover)
     known = "; ".join(f"{k} ({v})" for k, v in WORLDS.items())
     raise ValueError(f"unknown world {str(name)!r}; known are {known}, or a .safetensors file of the small world")

@@ -9,7 +9,8 @@ from scipy.spatial import Delaunay
 from kinema4d.types import Solid
 from kinema4d.world.small.complete import _include
 from kinema4d.world.small.grip import grips, holds, pulled
-from kinema4d.world.small.look import agreeing, settled
+from kinema4d.world.small.group import agreeing
+from kinema4d.world.small.look import settled
 from kinema4d.world.small.parts import Part
 from kinema4d.world.small.pieces import decompose
 
@@ -37,7 +38,7 @@ def moving(way: np.ndarray, role: str, half: tuple[float, float, float] = (0.01,
 def hand(inner: np.ndarray, path: np.ndarray) -> list[Solid]:
     """Fingers whose inner sides are ``inner`` from the middle of the hand, which goes along ``path``."""
     sides = [path + np.stack([s * (inner + 0.01), 0 * inner, 0 * inner], axis=1) for s in (-1.0, 1.0)]
-    return [moving([*path, 0, 0, 0.1], "palm"), *(moving(way, "finger") for way in sides)]
+    return [moving(path + np.array([0, 0, 0.1]), "palm"), *(moving(way, "finger") for way in sides)]
 
 
 def closes(end: float, wobble: float = 0.0) -> np.ndarray:
@@ -83,7 +84,12 @@ def test_a_hand_that_leads_a_door_round_tells_where_its_hinge_is(off):
     angle = np.interp(np.arange(FRAMES), [8, FRAMES - 1], [0, 1.1])
     pivot = np.array([0.0, 0.12, 0.0])
     path = np.stack([0.12 * np.sin(angle), 0.12 - 0.12 * np.cos(angle), np.full(FRAMES, 0.03)], axis=1)
-    door = part(box((0.004, 0.06, 0.03), (0, 0.06, 0.03)), "hinge", axis=np.array([0, 0, 1.0]), pivot=[*pivot, *off, 0])
+    door = part(
+        box((0.004, 0.06, 0.03), (0, 0.06, 0.03)),
+        "hinge",
+        axis=np.array([0, 0, 1.0]),
+        pivot=pivot + np.array([*off, 0]),
+    )
     (found,) = pulled([door], hand(closes(0.005), path))
     assert found.pivot is not None
     assert np.linalg.norm((found.pivot - pivot)[:2]) < 0.004

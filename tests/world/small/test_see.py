@@ -8,7 +8,8 @@ import torch
 
 from kinema4d.geometry.se3 import look_at, place
 from kinema4d.types import Camera
-from kinema4d.world.small.look import View, carried, gather, resized, settled, support_height, without_slivers
+from kinema4d.world.small.group import gather, without_slivers
+from kinema4d.world.small.look import View, carried, resized, settled, support_height
 from kinema4d.world.small.see import (
     DepthNet,
     PatchNet,

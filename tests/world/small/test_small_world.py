@@ -182,7 +182,8 @@ def test_weights_survive_a_round_trip_and_damage_is_refused(tmp_path):
     file = tmp_path / "small.safetensors"
     shutil.copy(SHIPPED, file)
     shutil.copy(SHIPPED.with_suffix(".sha256"), file.with_suffix(".sha256"))
-    eyes, about = load_small(file)
+    eyes, mover, about = load_small(file)
+    assert mover is None
     assert about["sha256"] == SHIPPED.with_suffix(".sha256").read_text().strip()
     blob = bytearray(file.read_bytes())
     blob[len(blob) // 2] ^= 1
@@ -234,3 +235,21 @@ def test_chunks_go_on_as_one_piece():
     assert np.linalg.norm(a - b, axis=1).max() < 0.02
     off = np.abs(whole.clip.rgb[-1].astype(int) - parts.clip.rgb[-1]).max(axis=-1)
     assert (off > 20).mean() < 0.02
+
+
+def test_a_correction_that_learned_nothing_changes_nothing_and_can_be_left_out():
+    from kinema4d.world.small.move import MoveConfig, MoveNet
+
+    episode, control = played("push", 1)
+    world, image, depth = the_world(), episode.clip.rgb[0], first_depth(episode.clip)
+    seen = world.see(image, control, depth=depth)
+    corrected = replace(world, mover=MoveNet(MoveConfig(width=32, blocks=1)).eval())
+    plain = world.simulate(image, control, seen=seen, seed=2, sample=True)
+    made = corrected.simulate(image, control, seen=seen, seed=2, sample=True)
+    assert (plain.provenance["mover"], made.provenance["mover"]) == ("engine", "flow")
+    np.testing.assert_array_equal(made.clip.rgb, plain.clip.rgb)
+    for a, b in zip(made.tracks, plain.tracks, strict=True):
+        np.testing.assert_array_equal(a.Ts_world_object, b.Ts_world_object)
+    assert corrected._flow("engine") is None
+    with pytest.raises(ValueError, match="no learned correction"):
+        world.simulate(image, control, seen=seen, mover="flow")

@@ -17,6 +17,7 @@ from torch import nn  # noqa: E402
 
 from kinema4d.world.small.complete import CompleteConfig, CompleteNet  # noqa: E402
 from kinema4d.world.small.look import Eyes  # noqa: E402
+from kinema4d.world.small.move import MoveConfig, MoveNet  # noqa: E402
 from kinema4d.world.small.see import DepthNet, SeeConfig, SegmentNet  # noqa: E402
 
 SHIPPED = Path(__file__).parent / "weights" / "small.safetensors"
@@ -27,18 +28,21 @@ AGAIN = "get it again, or train one with kinema4d train"
 
 
 def modules(config: dict[str, Any]) -> dict[str, nn.Module]:
-    """The networks of a configuration, by name."""
+    """The networks of a configuration, by name; ``move`` only where it has one."""
     see = SeeConfig(widths=tuple(config["see"]["widths"]))
+    move = {"move": MoveNet(MoveConfig(**config["move"]))} if "move" in config else {}
     return {
         "depth": DepthNet(see),
         "segment": SegmentNet(see),
         "complete": CompleteNet(CompleteConfig(**config["complete"])),
+        **move,
     }
 
 
-def usual_config() -> dict[str, Any]:
-    """Of the shipped size."""
-    return json.loads(json.dumps({"see": asdict(SeeConfig()), "complete": asdict(CompleteConfig())}))
+def usual_config(*, move: bool = False) -> dict[str, Any]:
+    """Of the shipped size, with or without a learned correction of motions."""
+    config = {"see": asdict(SeeConfig()), "complete": asdict(CompleteConfig())}
+    return json.loads(json.dumps(config | ({"move": asdict(MoveConfig())} if move else {})))
 
 
 def save_small(path: str | Path, networks: dict[str, nn.Module], config: dict[str, Any], about: dict[str, Any]) -> str:
@@ -57,8 +61,9 @@ def save_small(path: str | Path, networks: dict[str, nn.Module], config: dict[st
     return digest
 
 
-def load_small(path: str | Path | None = None) -> tuple[Eyes, dict[str, Any]]:
-    """The networks of a file (default: those of the package), and what is known of it: its hash and what made it.
+def load_small(path: str | Path | None = None) -> tuple[Eyes, MoveNet | None, dict[str, Any]]:
+    """The networks of a file (default: those of the package), the correction of motions where it has one, and what is
+    known of it: its hash and what made it.
 
     A file that is damaged, of another format or of other shapes is refused.
     """
@@ -93,8 +98,10 @@ def load_small(path: str | Path | None = None) -> tuple[Eyes, dict[str, Any]]:
         net.load_state_dict(own)
         net.eval().requires_grad_(False)
     depth, segment, complete = networks["depth"], networks["segment"], networks["complete"]
+    move = networks.get("move")
     assert isinstance(depth, DepthNet)
     assert isinstance(segment, SegmentNet)
     assert isinstance(complete, CompleteNet)
+    assert move is None or isinstance(move, MoveNet)
     about = {"file": path.name, "sha256": digest, **json.loads(said.get("about", "{}"))}
-    return Eyes(depth, segment, complete), about
+    return Eyes(depth, segment, complete), move, about

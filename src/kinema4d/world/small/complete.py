@@ -193,7 +193,9 @@ def complete(
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
     if near.any():
         field[near] = ask(grid[near])
-    sure = glimpse.own if handles else binary_erosion(glimpse.own, np.ones((3, 3)))  # pixels of borders may be others'
+    sure = (
+        glimpse.own if handles else np.asarray(binary_erosion(glimpse.own, np.ones((3, 3))), bool)
+    )  # pixels of borders may be others'
     _include(field, glimpse.points[sure & (glimpse.depth > 0)].astype(np.float64), low, cell)
     field[0] = field[-1] = cell
     field[:, 0] = field[:, -1] = cell

@@ -91,13 +91,14 @@ def answer(
     found = _Run(parts, near, solids, fps, support, physics).run()
     for i in moving:
         M = found[:, i] @ invert(found[0, i])
-        if not _stays(M, parts[i]):
+        if not stays(M, parts[i]):
             M[0] = np.eye(4)
             motions[i] = M
     return motions
 
 
-def _stays(M: Float[np.ndarray, "t 4 4"], part: Part) -> bool:
+def stays(M: Float[np.ndarray, "t 4 4"], part: Part) -> bool:
+    """Whether a motion is so small that the part has not moved."""
     corners = np.stack([part.vertices.min(axis=0), part.vertices.max(axis=0), part.vertices.mean(axis=0)])
     gone = M[:, None, :3, :3] @ corners[None, :, :, None] + M[:, None, :3, 3:] - corners[None, :, :, None]
     cosine = (np.trace(M[:, :3, :3], axis1=1, axis2=2) - 1) / 2

@@ -1,8 +1,8 @@
 """The small world: see, move, and draw what moved.
 
 First image, robot, camera in; the future as a 4D clip out, on a laptop. Parts are found and completed
-(:mod:`look`), a rigid-body engine answers to the robot's solids (:mod:`rigid`), and what moved is drawn over the first
-frame (:mod:`prior`).
+(:mod:`look`), a rigid-body engine answers to the robot's solids (:mod:`rigid`), a network corrects its answer where the
+weights have one (:mod:`move`), and what moved is drawn over the first frame (:mod:`prior`).
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int32, UInt8
 
-from kinema4d.simulate.frames import followed, solids_after, window
+from kinema4d.robot.frames import followed, solids_after, window
 from kinema4d.types import Clip, Control, Pointmap, Rollout, Solid, Track
 from kinema4d.world.compose import clip_from, robot_pixels
 from kinema4d.world.protocol import check_view
 from kinema4d.world.small.checks import SmallWorldWarning, check_camera, check_depth, check_outline
 from kinema4d.world.small.look import Eyes, View, find_parts, guess_depth, support_height, with_surfaces
+from kinema4d.world.small.move import MoveNet, corrected
 from kinema4d.world.small.parts import Part
 from kinema4d.world.small.prior import Prior, render
 from kinema4d.world.small.rigid import Physics, answer, draw
@@ -63,6 +64,8 @@ class SmallWorld:
     """Which weights these are."""
     name: str = "small"
     """Its name in tables."""
+    mover: MoveNet | None = None
+    """Corrects the engine's answer."""
 
     def simulate(
         self,
@@ -77,35 +80,37 @@ class SmallWorld:
         names: Sequence[str] = (),
         support: float | None = None,
         past: Past | None = None,
+        mover: Literal["engine", "flow"] | None = None,
     ) -> Rollout:
         """The future of ``image`` under ``control``.
 
         ``sample`` draws what a picture does not tell (weight, friction, exact size) by ``seed`` instead of taking the
         most likely: many seeds give a distribution of outcomes. ``seen`` skips looking; ``labels`` (with ``names``)
         replaces the segmenter's grouping of pixels; ``support`` is the height of the table where it is known. ``past`` is
-        the ``state`` of a rollout whose last frame ``image`` is: the world then goes on as if both were one.
+        the ``state`` of a rollout whose last frame ``image`` is: the world then goes on as if both were one. ``mover``
+        says who moves the parts: the rigid-body ``engine`` alone, or the learned ``flow`` that corrects it (its mean, or
+        with ``sample`` a flow from one draw of the engine); default is the flow where the weights have one.
         """
+        flow = self._flow(mover)
         if past is not None:
-            return self._go_on(past, control, seed=seed, sample=sample)
+            return self._go_on(past, control, flow, seed=seed, sample=sample)
         seen = seen or self.see(image, control, depth=depth, labels=labels, names=names, support=support)
-        physics = draw(np.random.default_rng(seed)) if sample else Physics()
-        motions = answer(seen.parts, control.solids, fps=control.fps, support=seen.view.support, physics=physics)
+        motions = _moved(seen, control.solids, control.fps, flow, seed=seed, sample=sample)
         shown = seen.view.depth
         prior = render(image, shown, shown > 0, seen.parts, motions, control)
         return Rollout(
             clip=clip_from(image, shown, shown > 0, control, prior.rgb, prior.pointmap),
-            provenance=self._provenance(seen, motions, prior, seed=seed, sample=sample),
+            provenance=self._provenance(seen, motions, prior, flow, seed=seed, sample=sample),
             tracks=tracks_of(seen.parts, motions),
             state=Past(seen=seen, first=window(control, slice(0, 1)), solids=control.solids),
         )
 
-    def _go_on(self, past: Past, control: Control, *, seed: int, sample: bool) -> Rollout:
+    def _go_on(self, past: Past, control: Control, flow: MoveNet | None, *, seed: int, sample: bool) -> Rollout:
         """Move everything again from the very first frame, along all that the robot has done since, and draw the new
         frames over the first picture: nothing drifts, nothing that was seen then is forgotten."""
         seen, count = past.seen, len(control)
         solids = solids_after(past.solids, window(control, slice(1, None)).solids)
-        physics = draw(np.random.default_rng(seed)) if sample else Physics()
-        motions = answer(seen.parts, solids, fps=control.fps, support=seen.view.support, physics=physics)[:, -count:]
+        motions = _moved(seen, solids, control.fps, flow, seed=seed, sample=sample)[:, -count:]
         signal = followed(past.first, control)
         here = np.concatenate([np.tile(np.eye(4), (len(motions), 1, 1, 1)), motions], axis=1)
         image, shown = seen.view.rgb, seen.view.depth
@@ -114,10 +119,17 @@ class SmallWorld:
         points = Pointmap(points=whole.pointmap.points[1:], valid=whole.pointmap.valid[1:])
         return Rollout(
             clip=Clip(camera=whole.camera, rgb=whole.rgb[1:], pointmap=points, fps=whole.fps),
-            provenance=self._provenance(seen, motions, prior, seed=seed, sample=sample),
+            provenance=self._provenance(seen, motions, prior, flow, seed=seed, sample=sample),
             tracks=tracks_of(seen.parts, motions),
             state=replace(past, solids=solids),
         )
+
+    def _flow(self, mover: str | None) -> MoveNet | None:
+        if mover not in (None, "engine", "flow"):
+            raise ValueError(f"mover is 'engine' or 'flow', got {mover!r}")
+        if mover == "flow" and self.mover is None:
+            raise ValueError("these weights have no learned correction of motions: train one with --preset small-move")
+        return None if mover == "engine" else self.mover
 
     def see(
         self,
@@ -166,7 +178,14 @@ class SmallWorld:
         return Seen(view=view, parts=tuple(closed), guessed_depth=guessed)
 
     def _provenance(
-        self, seen: Seen, motions: Float[np.ndarray, "p t 4 4"], prior: Prior, *, seed: int, sample: bool
+        self,
+        seen: Seen,
+        motions: Float[np.ndarray, "p t 4 4"],
+        prior: Prior,
+        flow: MoveNet | None,
+        *,
+        seed: int,
+        sample: bool,
     ) -> dict[str, Any]:
         moved = (np.abs(motions - np.eye(4)).max(axis=(1, 2, 3)) > 0) if len(motions) else np.zeros(0, bool)
         parts = [
@@ -177,12 +196,25 @@ class SmallWorld:
             "world": self.name,
             "seed": seed,
             "sample": sample,
+            "mover": "engine" if flow is None else "flow",
             "weights": {k: self.about[k] for k in ("file", "sha256") if k in self.about},
             "depth": "predicted" if seen.guessed_depth else "given",
             "support_m": round(seen.view.support, 4) + 0.0,  # no "-0"
             "parts": parts,
             "known": round(float(prior.known.mean()), 4),
         }
+
+
+def _moved(
+    seen: Seen, solids: Sequence[Solid], fps: float, flow: MoveNet | None, *, seed: int, sample: bool
+) -> Float[np.ndarray, "p t 4 4"]:
+    """The motion of every part against the first frame."""
+    physics, support = draw(np.random.default_rng(seed)) if sample else Physics(), seen.view.support
+    motions = answer(seen.parts, solids, fps=fps, support=support, physics=physics)
+    if flow is None:
+        return motions
+    start = seed if sample else None
+    return corrected(flow, seen.parts, solids, motions, fps=fps, support=support, seed=start)
 
 
 def involved(parts: Sequence[Part], solids: Sequence[Solid]) -> set[int]:
