@@ -8,10 +8,10 @@ import pytest
 from kinema4d.geometry.se3 import look_at
 from kinema4d.robot.actions import Actions
 from kinema4d.robot.control import control
-from kinema4d.robot.frames import followed, window
 from kinema4d.robot.zoo import load_robot
 from kinema4d.simulate.long import rollout
 from kinema4d.types import Camera, Rollout, Track
+from kinema4d.world.frames import followed, window
 from kinema4d.world.static import StaticWorld
 
 FRAMES = 11

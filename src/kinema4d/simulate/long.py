@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from kinema4d.robot.frames import window
 from kinema4d.types import Clip, Control, Pointmap, Rollout, Track
+from kinema4d.world.frames import window
 from kinema4d.world.protocol import World
 
 FIRST = ("labels", "names", "seen", "past")

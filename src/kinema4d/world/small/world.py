@@ -15,9 +15,9 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Int32, UInt8
 
-from kinema4d.robot.frames import followed, solids_after, window
 from kinema4d.types import Clip, Control, Pointmap, Rollout, Solid, Track
 from kinema4d.world.compose import clip_from, robot_pixels
+from kinema4d.world.frames import followed, solids_after, window
 from kinema4d.world.protocol import check_view
 from kinema4d.world.small.checks import SmallWorldWarning, check_camera, check_depth, check_outline
 from kinema4d.world.small.look import Eyes, View, find_parts, guess_depth, support_height, with_surfaces
