@@ -47,7 +47,7 @@ PRESETS: dict[str, Preset] = {
         about="which pixels are one part, and how it can move",
         make=lambda: SegmentNet(SeeConfig()),
         task=lambda net, pictures, held_out: SegmentTask(net, pictures, held_out, size=8),
-        plan=Plan(steps=2200, rate=2e-3, warmup=100, ema=0.998, validate_every=250, log_every=25, save_every=120),
+        plan=Plan(steps=8000, rate=2e-3, warmup=100, ema=0.998, validate_every=250, log_every=25, save_every=120),
     ),
     "small-depth": Preset(
         about="depth where no sensor gives it",
@@ -59,7 +59,7 @@ PRESETS: dict[str, Preset] = {
         about="unseen sides of parts",
         make=lambda: CompleteNet(CompleteConfig()),
         task=lambda net, pictures, held_out: CompleteTask(net, pictures, held_out, size=12),
-        plan=Plan(steps=4000, rate=2e-3, warmup=100, ema=0.998, validate_every=250, log_every=25, save_every=120),
+        plan=Plan(steps=7500, rate=2e-3, warmup=100, ema=0.998, validate_every=250, log_every=25, save_every=120),
     ),
 }
 """Every network that sees; ``small`` trains all of them and writes the checkpoint."""
