@@ -12,7 +12,7 @@ from kinema4d.world.small.grip import grips, holds, pulled
 from kinema4d.world.small.group import agreeing
 from kinema4d.world.small.look import settled
 from kinema4d.world.small.parts import Part
-from kinema4d.world.small.pieces import decompose
+from kinema4d.world.small.pieces import decompose, hull, tray
 
 FRAMES = 24
 SIDES = np.array([[1, 3, 7, 5], [2, 0, 4, 6], [3, 2, 6, 7], [0, 1, 5, 4], [4, 5, 7, 6], [2, 3, 1, 0]])
@@ -136,3 +136,23 @@ def test_a_part_with_hidden_feet_reaches_the_support():
     stretched = settled(lifted, "free", 0.06)
     assert stretched[:, 2].min() == 0
     assert stretched[:, 2].max() == pytest.approx(0.07)
+
+
+@pytest.mark.parametrize("open_by", [0.0, 0.05])
+def test_a_drawer_has_a_tray_as_deep_as_its_chest_and_open_above(open_by):
+    chest = box((0.08, 0.09, 0.05), (0, 0, 0.05))
+    front = hull(box((0.004, 0.08, 0.04), (-0.08 - open_by, 0, 0.05)))
+    assert front is not None
+    found = tray([front], np.array([-1.0, 0, 0]), chest, open_by)
+    assert len(found) == 4
+    corners = np.concatenate([p.vertices for p in found])
+    assert corners[:, 0].min() == pytest.approx(-0.076 - open_by)
+    assert 0.06 < corners[:, 0].max() + open_by < 0.08
+    middle = np.array([-0.02 - open_by, 0, 0.06])
+    assert not any(Delaunay(p.vertices).find_simplex(middle) >= 0 for p in found)
+
+
+def test_a_handle_alone_has_no_tray():
+    handle = hull(box((0.008, 0.009, 0.02), (-0.13, 0, 0.05)))
+    assert handle is not None
+    assert tray([handle], np.array([-1.0, 0, 0]), box((0.08, 0.09, 0.05), (0, 0, 0.05)), 0.0) == []

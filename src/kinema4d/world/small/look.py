@@ -18,7 +18,7 @@ from kinema4d.types import Camera
 from kinema4d.world.small.complete import CompleteNet, Glimpse, complete
 from kinema4d.world.small.group import group
 from kinema4d.world.small.parts import JOINTS, Part
-from kinema4d.world.small.pieces import decompose, joined
+from kinema4d.world.small.pieces import decompose, joined, tray
 from kinema4d.world.small.see import ROOM_UNIT, ROWS, DepthNet, SegmentNet, depth_input, level_frame, segment_input
 
 HANG = 0.08
@@ -272,9 +272,24 @@ def with_surfaces(eyes: Eyes, view: View, parts: Sequence[Part]) -> list[Part]:
         reach = HIDDEN if _feet_hidden(vertices, glimpse, others) else SNAP
         vertices = settled(vertices, part.joint, reach) @ R + foot
         if part.joint in ("slide", "hinge"):  # boards are flat, however little of them is seen
-            vertices, faces = joined(decompose(vertices, faces, part.joint, part.axis))
+            vertices, faces = _boards(part, vertices, faces, parts)
         out.append(replace(part, vertices=vertices, faces=faces))
     return out
+
+
+def _boards(
+    part: Part, vertices: np.ndarray, faces: np.ndarray, parts: Sequence[Part]
+) -> tuple[np.ndarray, np.ndarray]:
+    """A jointed part as flat pieces; a drawer with what is behind its front."""
+    from scipy.spatial import KDTree
+
+    pieces = decompose(vertices, faces, part.joint, part.axis)
+    tree = KDTree(vertices)
+    chests = [p.vertices for p in parts if p.joint == "fixed" and tree.query(p.vertices)[0].min() < HANG]
+    if part.joint == "slide" and part.axis is not None and chests:
+        shut = -part.room[0] if part.room else 0.0
+        pieces = [*pieces, *tray(pieces, part.axis, max(chests, key=len), shut)]
+    return joined(pieces)
 
 
 def _feet_hidden(

@@ -26,6 +26,8 @@ HOLLOW = 0.45
 """A vessel's ground is lower than this share of its height."""
 DIRECTIONS = 160
 """Corners of a hull are sought in so many directions."""
+BOARD = 0.003
+"""Half the thickness of boards that are guessed, metres."""
 SLAB, ALIKE = 0.006, 0.012
 """Thickness of the slabs that jointed parts are cut into, and how far their borders may differ to be one, metres."""
 
@@ -79,6 +81,39 @@ def joined(pieces: Sequence[Piece]) -> tuple[Float[np.ndarray, "v 3"], Int32[np.
     counts = np.cumsum([0, *(len(p.vertices) for p in pieces)])
     faces = [p.faces + n for p, n in zip(pieces, counts, strict=False)]
     return np.concatenate([p.vertices for p in pieces]), np.concatenate(faces).astype(np.int32)
+
+
+def tray(
+    pieces: Sequence[Piece],
+    axis: Float[np.ndarray, "3"],
+    chest: Float[np.ndarray, "n 3"],
+    shut: float,
+) -> list[Piece]:
+    """Floor, sides and back of a drawer behind its front, as deep as its chest: nobody sees them while it is shut, but
+    all drawers have them. ``pieces`` are what is seen of the drawer, ``axis`` is where it opens to, ``shut`` how far it is
+    from being shut. Empty where there is no upright front before the chest."""
+    if abs(axis[2]) > 0.3:
+        return []
+    side, up = np.cross([0.0, 0, 1], axis), np.array([0.0, 0, 1])
+    side /= np.linalg.norm(side)
+    frame = np.stack([axis, side, up])
+    spans = [np.stack([(p.vertices @ frame.T).min(axis=0), (p.vertices @ frame.T).max(axis=0)]) for p in pieces]
+    front = max(spans, key=lambda b: float(np.prod((b[1] - b[0])[1:])))
+    back = float(np.percentile(chest @ axis, 2)) + shut + 2 * BOARD
+    (low, high), inner = front[:, 1:], float(front[0, 0])
+    if np.prod(high - low) < 1e-3 or inner - back < 0.02:
+        return []
+    low, high = low + np.array([0.004, 0.0]), high - np.array([0.004, 0.0])
+    rim = low[1] + 0.65 * (high[1] - low[1])
+    boxes = [
+        ((back, low[0], low[1]), (inner, high[0], low[1] + 2 * BOARD)),
+        ((back, low[0], low[1]), (inner, low[0] + 2 * BOARD, rim)),
+        ((back, high[0] - 2 * BOARD, low[1]), (inner, high[0], rim)),
+        ((back, low[0], low[1]), (back + 2 * BOARD, high[0], rim)),
+    ]
+    corners = [np.array(np.meshgrid(*zip(a, b, strict=True))).reshape(3, -1).T @ frame for a, b in boxes]
+    found = [hull(c) for c in corners]
+    return [p for p in found if p is not None]
 
 
 def hull(points: Float[np.ndarray, "n 3"]) -> Piece | None:
