@@ -14,6 +14,7 @@ def train(
     data: Path,
     out: Path,
     scenes: int = 4000,
+    episodes: tuple[Path, ...] = (),
     draws: int = 2,
     steps: int | None = None,
     workers: int = 2,
@@ -30,6 +31,7 @@ def train(
             small-move a data set of episodes, which are seen and moved into OUT/pack first.
         out: Folder of the run: checkpoints and log.
         scenes: Scenes to learn from, four pictures each.
+        episodes: Data sets with labels and geometry (live LIBERO, your own) whose frames are learned from too.
         draws: Answers of the engine per episode, for small-move.
         steps: Steps in all, instead of the preset's.
         workers: Processes that prepare data.
@@ -52,7 +54,8 @@ def train(
         _move(data, out, draws, steps, workers)
         return
     with bar("drawing", quiet=False) as progress:
-        presets.pack(data, scenes=scenes, held_out=max(8, min(64, scenes // 8)), workers=workers, progress=progress)
+        held_out = max(8, min(64, scenes // 8))
+        presets.pack(data, scenes=scenes, held_out=held_out, workers=workers, progress=progress, episodes=episodes)
     names = list(presets.PRESETS) if preset == "small" else [preset]
     for name in names:
         folder = out / name if preset == "small" else out

@@ -16,6 +16,7 @@ from kinema4d.train import move_pack, see_pack
 from kinema4d.train.loop import Plan, Task, train
 from kinema4d.train.move import MoveTask, split
 from kinema4d.train.see import CompleteTask, DepthTask, SegmentTask
+from kinema4d.train.see_episodes import add_episodes
 from kinema4d.train.see_pack import Picture
 from kinema4d.world.small.checkpoint import load_small, save_small, usual_config
 from kinema4d.world.small.complete import CompleteConfig, CompleteNet
@@ -69,8 +70,18 @@ MOVE_PLAN = Plan(steps=3000, rate=1e-3, warmup=100, ema=0.998, validate_every=25
 """How long."""
 
 
-def pack(folder: Path, *, scenes: int, held_out: int, workers: int, progress: Progress | None) -> None:
-    """Draw what is missing of the pictures in ``folder`` and ``folder/held_out``."""
+def pack(
+    folder: Path,
+    *,
+    scenes: int,
+    held_out: int,
+    workers: int,
+    progress: Progress | None,
+    episodes: Sequence[Path] = (),
+) -> None:
+    """Draw what is missing of the pictures in ``folder`` and ``folder/held_out``, and take those of ``episodes``."""
+    for data in episodes:
+        add_episodes(folder, data, workers=workers, progress=progress)
     for where, count, seed in ((folder, scenes, SEED), (folder / "held_out", held_out, HELD_OUT_SEED)):
         recipe = Recipe(episodes=count, robots=ROBOTS, failures=0, seed=seed, height=192, width=288)
         see_pack.make_pack(where, recipe, workers=workers, progress=progress)

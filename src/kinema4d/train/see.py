@@ -248,6 +248,9 @@ class CompleteTask(_Task):
         size: int = 12,
         seed: int = 0,
     ) -> None:
+        pictures, held_out = ([p for p in all_ if (p.primitives[:, 1] >= 0).any()] for all_ in (pictures, held_out))
+        if not pictures:
+            raise ValueError("none of these pictures says what its things' unseen sides are")
         super().__init__(pictures, held_out, size, seed)
         self.model = model
 
@@ -271,7 +274,7 @@ class CompleteTask(_Task):
         if not clean and rng.random() < 0.35:
             r, c = rng.integers(2, size=2).tolist()
             p = thinned(p, 2, (r, c))
-        solid = set(np.unique(p.primitives[:, 0]).astype(int).tolist())
+        solid = set(np.unique(p.primitives[p.primitives[:, 1] >= 0, 0]).astype(int).tolist())
         counts = np.bincount(p.ids.ravel(), minlength=256)
         can = [i for i in range(len(p.joint)) if i in solid and counts[i + 1] >= 8]
         chosen = rng.permutation(can)[:most] if can else []

@@ -41,6 +41,8 @@ ROBOT = 255
 """Id of robot pixels."""
 KINDS = ("box", "cylinder", "sphere")
 """Primitives of a solid."""
+UNKNOWN_SOLID = -1
+"""In place of a kind: the part is a thing, but nobody knows its solid."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,7 +70,7 @@ class Picture:
     middle: Float32[np.ndarray, "p 3"]
     """World middle of its bounding box."""
     primitives: Float32[np.ndarray, "g 17"]
-    """Solids: part, kind (index into ``KINDS``), three sizes, the rows of T_part_primitive."""
+    """Solids: part, kind (index into ``KINDS``, or ``UNKNOWN_SOLID``), three sizes, the rows of T_part_primitive."""
 
     @property
     def depth(self) -> Float32[np.ndarray, "h w"]:
