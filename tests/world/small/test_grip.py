@@ -125,8 +125,9 @@ def test_pieces_that_vote_for_one_middle_are_one_part():
 def test_seen_points_that_the_network_leaves_out_are_put_in():
     field = np.full((20, 20, 20), 0.02, np.float32)
     handle = np.stack([np.linspace(0.02, 0.05, 40), np.full(40, 0.03), np.full(40, 0.03)], axis=1)
-    _include(field, handle, np.zeros(3), 0.004)
-    assert field[8, 7, 7] < 0  # (0.032, 0.028, 0.028)
+    _include(field, handle, np.zeros(3), 0.004, eye=np.array([0.035, 0.03, 1.0]))
+    assert field[8, 7, 7] < 0  # (0.032, 0.028, 0.028), just behind what is seen
+    assert field[8, 7, 8] > 0  # (0.032, 0.028, 0.032), before it
     assert field[8, 14, 7] == np.float32(0.02)
 
 

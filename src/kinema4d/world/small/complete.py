@@ -32,6 +32,8 @@ FINEST, COARSEST = 0.003, 0.006
 """Side of a cell of the surface's grid, metres."""
 MOST_CELLS = 36
 """Cells along the longest side."""
+WIDER = 0.0007
+"""Solids are taken this much wider than the network says: it is not sure of thin walls, metres."""
 LOST = 0.003
 """Seen points this far outside of the solid are missing from it, metres."""
 
@@ -183,7 +185,7 @@ def complete(
 
     def ask(at: np.ndarray) -> np.ndarray:
         f = query_features(glimpse, at.astype(np.float32), points, normals, origin)
-        return net.decode(code, torch.from_numpy(f)[None])[0].numpy() * DISTANCE_UNIT
+        return net.decode(code, torch.from_numpy(f)[None])[0].numpy() * DISTANCE_UNIT - WIDER
 
     # Every second point of the grid first; the others only where the surface may be.
     coarse = np.stack(np.meshgrid(*(a[::2] for a in axes), indexing="ij"), axis=-1)
@@ -196,7 +198,8 @@ def complete(
     sure = (
         glimpse.own if handles else np.asarray(binary_erosion(glimpse.own, np.ones((3, 3))), bool)
     )  # pixels of borders may be others'
-    _include(field, glimpse.points[sure & (glimpse.depth > 0)].astype(np.float64), low, cell)
+    eye = -np.linalg.solve(glimpse.P[:, :3], glimpse.P[:, 3])
+    _include(field, glimpse.points[sure & (glimpse.depth > 0)].astype(np.float64), low, cell, eye)
     field[0] = field[-1] = cell
     field[:, 0] = field[:, -1] = cell
     field[:, :, 0] = field[:, :, -1] = cell
@@ -206,26 +209,30 @@ def complete(
     return _largest((vertices + low).astype(np.float32), faces[:, ::-1].astype(np.int32), 0.03 if handles else 0.2)
 
 
-def _include(field: np.ndarray, cloud: np.ndarray, low: np.ndarray, cell: float) -> None:
-    """Nothing that is seen is lost: where the network leaves seen points outside of the solid, as it does with thin
-    handles, they become balls of it."""
-    from scipy.ndimage import map_coordinates
+def _include(field: np.ndarray, cloud: np.ndarray, low: np.ndarray, cell: float, eye: Float[np.ndarray, "3"]) -> None:
+    """Nothing that is seen is lost: seen points ``cloud`` that have no solid around them, as those of thin handles, walls
+    and floors, become the near side of balls of it."""
+    from scipy.ndimage import map_coordinates, minimum_filter
     from scipy.spatial import KDTree
 
     inside = ((cloud > low + cell) & (cloud < low + cell * (np.array(field.shape) - 2))).all(axis=1)
     cloud = cloud[inside]
     if not len(cloud):
         return
-    lost = cloud[map_coordinates(field, ((cloud - low) / cell).T, order=1) > LOST]
+    at = (cloud - low) / cell
+    empty = minimum_filter(field, 3)[tuple(np.rint(at).astype(int).T)] > 0
+    lost = cloud[empty | (map_coordinates(field, at.T, order=1) > LOST)]
     if len(lost) < 3:
         return
-    radius = max(0.9 * cell, 0.004)
-    first = np.maximum(np.floor((lost.min(axis=0) - low - 2 * radius) / cell).astype(int), 0)
+    radius = max(0.9 * cell, 0.0035)
+    away = lost - eye
+    lost = lost + radius * away / np.linalg.norm(away, axis=1, keepdims=True)
+    first = np.clip(np.floor((lost.min(axis=0) - low - 2 * radius) / cell).astype(int), 0, np.array(field.shape) - 1)
     last = np.ceil((lost.max(axis=0) - low + 2 * radius) / cell).astype(int) + 1
     cut = tuple(slice(int(a), int(b)) for a, b in zip(first, last, strict=True))
     part = field[cut]
-    at = np.stack(np.meshgrid(*(np.arange(n) for n in part.shape), indexing="ij"), axis=-1) + first
-    distance, _ = KDTree(lost).query(low + cell * at, distance_upper_bound=3 * radius)
+    grid = np.stack(np.meshgrid(*(np.arange(n) for n in part.shape), indexing="ij"), axis=-1) + first
+    distance, _ = KDTree(lost).query(low + cell * grid, distance_upper_bound=3 * radius)
     field[cut] = np.minimum(part, np.where(np.isfinite(distance), distance - radius, part))
 
 
