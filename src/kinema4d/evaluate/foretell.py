@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Int32
 
 from kinema4d.robot.recorded import control_of
 from kinema4d.simulate.long import rollout
@@ -44,8 +44,9 @@ def named_like(tracks: tuple[Track, ...], episode: Episode) -> tuple[Track, ...]
     true = {t.name: t for t in episode.tracks}
     shown = {name: episode.labels[0] == i + 1 for i, name in enumerate(episode.label_names) if name in true}
     pairs = []
-    for i, track in enumerate(tracks):
-        mine = _pixels(track, episode)
+    owner = _owners(tracks, episode)
+    for i in range(len(tracks)):
+        mine = owner == i + 1
         for name, theirs in shown.items():
             if mine.any() and theirs.any():
                 pairs.append((float((mine & theirs).sum() / (mine | theirs).sum()), i, name))
@@ -64,19 +65,29 @@ def named_like(tracks: tuple[Track, ...], episode: Episode) -> tuple[Track, ...]
     return (*out, *(t for t in still if t.name not in taken))
 
 
-def _pixels(track: Track, episode: Episode) -> Bool[np.ndarray, "h w"]:
-    """Where a track's surface is in the first frame, whatever stands before it but nearer things."""
+def _owners(tracks: tuple[Track, ...], episode: Episode) -> Int32[np.ndarray, "h w"]:
+    """1 + index of the track whose surface is foremost in each pixel of the first frame; 0 where there is none, or the
+    truth has something nearer."""
     from kinema4d.geometry.camera import T_camera_world
     from kinema4d.geometry.mesh import Mesh
     from kinema4d.geometry.raster import assemble, rasterize
 
     clip = episode.clip
-    if track.vertices is None or track.faces is None:
-        return np.zeros(clip.rgb.shape[1:3], bool)
-    mesh = Mesh(vertices=track.vertices, faces=track.faces, colors=np.zeros((len(track.faces), 3), np.uint8))
-    T = T_camera_world(clip.camera, 1)[0] @ track.Ts_world_object[0]
+    owner = np.zeros(clip.rgb.shape[1:3], np.int32)
+    solid = [i for i, t in enumerate(tracks) if t.vertices is not None and t.faces is not None]
+    if not solid:
+        return owner
+    view = T_camera_world(clip.camera, 1)[0]
+    meshes = []
+    for n, i in enumerate(solid):
+        vertices, faces = tracks[i].vertices, tracks[i].faces
+        assert vertices is not None
+        assert faces is not None
+        meshes.append((Mesh(vertices=vertices, faces=faces, colors=np.zeros((len(faces), 3), np.uint8)), n))
+    Ts = np.stack([view @ tracks[i].Ts_world_object[0] for i in solid])
     camera = replace(clip.camera, T_world_camera=clip.camera.poses(1)[0])
-    seen = rasterize(assemble([(mesh, 0)]), T[None, None], camera, threads=1)
-    depth = clip.pointmap.depth[0]
-    hidden = clip.pointmap.valid[0] & (depth < seen.points[0, ..., 2] - 0.02)
-    return seen.valid[0] & ~hidden
+    seen = rasterize(assemble(meshes), Ts[None], camera, threads=1)
+    hidden = clip.pointmap.valid[0] & (clip.pointmap.depth[0] < seen.points[0, ..., 2] - 0.02)
+    shown = seen.valid[0] & ~hidden
+    owner[shown] = 1 + np.array(solid)[seen.ids[0][shown].astype(int) - 1]
+    return owner
