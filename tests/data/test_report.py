@@ -59,7 +59,8 @@ def test_the_page_in_a_browser(page):
         assert set(names()[:2]) == {"flipped", "torn"}
         assert "22 of 24 episodes are kept" in tab.inner_text("#totals")
         assert tab.locator(".card", has_text="torn").locator("img").count() == 0
-        assert tab.locator(".card img").first.evaluate("e => e.complete && e.naturalWidth") == 5 * 144 + 4 * 2
+        tab.wait_for_function("document.querySelector('.card img').complete")
+        assert tab.locator(".card img").first.evaluate("e => e.naturalWidth") == 5 * 144 + 4 * 2
         assert EVIL in tab.inner_text("#list")
         tab.click("#next")
         assert len(names()) == 4

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="training needs torch: pip install 'kinema4d[world]'")
 import torch
-from world.small.move_cases import BLOCK, DOOR, DRAWER, a_case, motions
+from move_cases import BLOCK, DOOR, DRAWER, a_case, motions
 
 from kinema4d.cli import main
 from kinema4d.data.dataset import open_dataset

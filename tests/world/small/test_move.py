@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the small world needs torch: pip install 'kinema4d[world]'")
 import torch
-from world.small.move_cases import BLOCK, DOOR, DRAWER, FAR, FPS, FRAMES, SHELF, a_case, motions, the_parts, the_robot
+from move_cases import BLOCK, DOOR, DRAWER, FAR, FPS, FRAMES, SHELF, a_case, motions, the_parts, the_robot
 
 from kinema4d.world.small import move, move_reading
 from kinema4d.world.small.move import MoveConfig, MoveNet, corrected, pose_of
