@@ -13,13 +13,17 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32, Int32, UInt8
 
+from kinema4d.geometry.camera import rays
 from kinema4d.geometry.se3 import invert
 from kinema4d.types import Camera
+from kinema4d.world.small.board import hinged_board, shut_board
 from kinema4d.world.small.complete import CompleteNet, Glimpse, complete
 from kinema4d.world.small.group import group
 from kinema4d.world.small.parts import JOINTS, Part
 from kinema4d.world.small.pieces import decompose, joined, tray
 from kinema4d.world.small.see import ROOM_UNIT, ROWS, DepthNet, SegmentNet, depth_input, level_frame, segment_input
+from kinema4d.world.small.shape import Shape, mesh_of, moved
+from kinema4d.world.small.shape_fit import Sight, fit
 
 HANG = 0.08
 """A joint hangs on furniture this near to it; what joins a handle to its drawer may be hidden, metres."""
@@ -27,6 +31,8 @@ SNAP = 0.006
 """A part whose lowest point is this near to the support stands on it, metres."""
 HIDDEN = 0.06
 """The same for a part whose feet are out of sight."""
+COVERED = 0.15
+"""Share of a part's border that something else may hide before the network has a say in how large it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,36 +266,102 @@ def with_surfaces(eyes: Eyes, view: View, parts: Sequence[Part]) -> list[Part]:
     x, X = segment_input(small.rgb, small.depth, small.depth > 0, small.robot, small.camera, small.support)
     R, foot = level_frame(view.camera), np.array([*view.camera.poses(1)[0][:2, 3], view.support])
     normals, P = x[4:7].transpose(1, 2, 0), projection(small.camera, view.support)
+    level = leveled(view)
+    clouds = [(p.vertices - foot) @ R.T for p in parts]
     out = []
-    for part in parts:
+    for i, part in enumerate(parts):
         own = _shrunk(part.mask.astype(np.int32), small.robot.shape) > 0
         glimpse = Glimpse(own & ~small.robot, small.depth, X, normals, P)
-        found = complete(eyes.complete, glimpse, handles=part.joint in ("slide", "hinge"))
-        if found is None:
-            found = _prism((part.vertices - foot) @ R.T)
-        vertices, faces = found[0].astype(np.float64), found[1]
-        others = [(p.vertices - foot) @ R.T for p in parts if p is not part]
-        reach = HIDDEN if _feet_hidden(vertices, glimpse, others) else SNAP
-        vertices = settled(vertices, part.joint, reach) @ R + foot
-        if part.joint in ("slide", "hinge"):  # boards are flat, however little of them is seen
-            vertices, faces = _boards(part, vertices, faces, parts)
-        out.append(replace(part, vertices=vertices, faces=faces))
-    return out
+        others = [c for k, c in enumerate(clouds) if k != i]
+        sight = replace(level, own=part.mask & ~view.robot)
+        shape = _recognised(part, sight, glimpse, others)
+        if shape is None or hidden(sight) > COVERED:
+            vertices, faces = _completed(eyes, part, glimpse, clouds[i], others)
+            shape = shape if shape is not None and _alike(shape, vertices) else None
+        if shape is not None:
+            vertices, faces = mesh_of(shape)
+            part = replace(part, shape=moved(shape, R.T, foot))
+        out.append(replace(part, vertices=vertices @ R + foot, faces=faces))
+    seen = {p.name: p.vertices for p in parts}
+    return [_boarded(p, seen[p.name], out, view) if p.joint in ("slide", "hinge") else p for p in out]
 
 
-def _boards(
-    part: Part, vertices: np.ndarray, faces: np.ndarray, parts: Sequence[Part]
-) -> tuple[np.ndarray, np.ndarray]:
-    """A jointed part as flat pieces; a drawer with what is behind its front."""
+def _boarded(part: Part, seen: Float[np.ndarray, "n 3"], parts: Sequence[Part], view: View) -> Part:
+    """A jointed part as flat pieces, however little of it is seen; a drawer with what is behind its front."""
     from scipy.spatial import KDTree
 
-    pieces = decompose(vertices, faces, part.joint, part.axis)
-    tree = KDTree(vertices)
-    chests = [p.vertices for p in parts if p.joint == "fixed" and tree.query(p.vertices)[0].min() < HANG]
+    tree = KDTree(part.vertices)
+    chests = [p for p in parts if p.joint == "fixed" and tree.query(p.vertices)[0].min() < HANG]
+    if part.joint == "hinge" and part.axis is not None and part.pivot is not None:
+        eye = view.camera.poses(1)[0][:3, 3]
+        pixel = float(np.linalg.norm(seen.mean(axis=0) - eye)) / float(view.camera.K[1, 1])
+        board = hinged_board(seen, part.axis, part.pivot, eye, pixel, view.support)
+        shut = part.room is not None and part.room[0] > -0.4
+        for chest in chests:
+            if board is None and shut and chest.shape is not None:
+                board = shut_board(seen, part.axis, part.pivot, eye, chest.shape, view.support)
+        if board is not None:
+            vertices, faces = joined(board.pieces)
+            return replace(part, vertices=vertices, faces=faces, pieces=board.pieces, axis=board.axis)
+    pieces = decompose(part.vertices, part.faces, part.joint, part.axis)
     if part.joint == "slide" and part.axis is not None and chests:
-        shut = -part.room[0] if part.room else 0.0
-        pieces = [*pieces, *tray(pieces, part.axis, max(chests, key=len), shut)]
-    return joined(pieces)
+        back = -part.room[0] if part.room else 0.0
+        largest = max(chests, key=lambda p: int(p.mask.sum()))
+        pieces = [*pieces, *tray(pieces, part.axis, largest.vertices, back)]
+    vertices, faces = joined(pieces)
+    return replace(part, vertices=vertices, faces=faces, pieces=tuple(pieces))
+
+
+def leveled(view: View) -> Sight:
+    """The picture in the level frame over the camera's foot, no part chosen yet."""
+    T = np.eye(4)
+    T[:3, :3] = level_frame(view.camera)
+    T[:3, 3] = -T[:3, :3] @ np.array([*view.camera.poses(1)[0][:2, 3], view.support])
+    T = T @ view.camera.poses(1)[0]
+    points = (rays(view.camera.K, *view.robot.shape) * view.depth[..., None]) @ T[:3, :3].T + T[:3, 3]
+    return Sight(np.zeros(view.robot.shape, bool), view.depth, points, replace(view.camera, T_world_camera=T))
+
+
+def _completed(
+    eyes: Eyes,
+    part: Part,
+    glimpse: Glimpse,
+    cloud: Float[np.ndarray, "n 3"],
+    others: Sequence[Float[np.ndarray, "_ 3"]],
+) -> tuple[Float[np.ndarray, "v 3"], Int32[np.ndarray, "f 3"]]:
+    """The part's surface as the network guesses it, standing on the support where it is near it."""
+    found = complete(eyes.complete, glimpse, handles=part.joint in ("slide", "hinge")) or _prism(cloud)
+    vertices, faces = found[0].astype(np.float64), found[1]
+    reach = HIDDEN if _feet_hidden(vertices, glimpse, others) else SNAP
+    return settled(vertices, part.joint, reach), faces
+
+
+def _recognised(part: Part, sight: Sight, glimpse: Glimpse, others: Sequence[Float[np.ndarray, "_ 3"]]) -> Shape | None:
+    """The everyday solid that a part is, if it is one: in any way free, of fixed furniture only boxes."""
+    if part.joint not in ("free", "fixed") or not sight.own.any():
+        return None
+    low = float(np.percentile(sight.points[sight.own & (sight.depth > 0)][:, 2], 1)) if part.mask.any() else 0.0
+    shape = fit(sight, low if low > 2 * SNAP else 0.0)
+    if shape is not None and shape.low > 0 and _feet_hidden(mesh_of(shape)[0], glimpse, others):
+        shape = fit(sight, 0.0)
+    return None if shape is None or (part.joint == "fixed" and shape.half is None) else shape
+
+
+def hidden(sight: Sight) -> float:
+    """Share of a part's border beyond which something nearer is seen, or nothing is known: there it may go on."""
+    own, depth = np.pad(sight.own, 1), np.pad(np.where(sight.depth > 0, sight.depth, 0.0), 1)
+    covered = border = 0
+    for axis, step in ((0, 1), (0, -1), (1, 1), (1, -1)):
+        edge = own & ~np.roll(own, step, axis)
+        border += int(edge.sum())
+        covered += int((edge & (np.roll(depth, step, axis) < depth - 0.006)).sum())
+    return covered / max(border, 1)
+
+
+def _alike(shape: Shape, completed: Float[np.ndarray, "v 3"]) -> bool:
+    """Whether a solid is about as large as the network completed the part."""
+    size, guess = np.ptp(mesh_of(shape)[0], axis=0), np.ptp(completed, axis=0)
+    return bool((size < 1.5 * guess + 0.01).all() and (size > 0.5 * guess - 0.01).all())
 
 
 def _feet_hidden(

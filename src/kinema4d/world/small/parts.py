@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int32
 
+from kinema4d.world.small.pieces import Piece
+from kinema4d.world.small.shape import Shape
+
 JOINTS = ("fixed", "free", "slide", "hinge")
 """How a part may move: not at all, in any way, along an axis, about an axis."""
 
@@ -32,6 +35,10 @@ class Part:
     room: tuple[float, float] | None = None
     """How far a slide or hinge can go back (negative) and forth from the first frame, metres or radians; None where
     nobody knows."""
+    shape: Shape | None = None
+    """The everyday solid that it is, in world coordinates; None where it is just its surface."""
+    pieces: tuple[Piece, ...] = ()
+    """Convex pieces that collide, in world coordinates; where there are none, the surface is cut into some."""
     confidence: float = 1.0
     """How sure the segmenter is that these pixels are one thing that moves like this, 0..1."""
 

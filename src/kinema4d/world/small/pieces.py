@@ -9,12 +9,15 @@ changes, so that fingers can go around the handle of a drawer or door.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Float, Int32
 from scipy.spatial import ConvexHull, QhullError
+
+from kinema4d.geometry.se3 import place, rotvec_to_matrix
+from kinema4d.world.small.shape import Shape, mesh_of
 
 CONVEX = 1.3
 """A surface whose hull has no more than this many times its volume is taken as its hull."""
@@ -44,6 +47,10 @@ class Piece:
     """Cubic metres."""
     radius: float | None = None
     """Of a ball, metres."""
+    plain: tuple[str, tuple[float, ...]] | None = None
+    """Where it is a ``box`` or ``cylinder``: which, and its half sides, or radius and half height, metres."""
+    T: Float[np.ndarray, "4 4"] | None = None
+    """And where that is."""
 
 
 def volume(vertices: Float[np.ndarray, "v 3"], faces: Int32[np.ndarray, "f 3"]) -> float:
@@ -74,6 +81,84 @@ def decompose(
     if whole.volume <= CONVEX * max(volume(vertices, faces), 1e-9):
         return [whole]
     return vessel(vertices, faces) or [whole]
+
+
+def shape_pieces(shape: Shape) -> list[Piece]:
+    """Pieces of an everyday solid, as plain as they can be: engines find more than one contact between boxes, and
+    cylinders roll."""
+    x, y = shape.centre
+    if shape.ball is not None:
+        middle = np.array([[x, y, (shape.low + shape.high) / 2]])
+        full = 4 / 3 * np.pi * shape.ball**3
+        return [Piece(vertices=middle, faces=np.zeros((0, 3), np.int32), volume=full, radius=shape.ball)]
+    if shape.half is not None:
+        size = (*shape.half, (shape.high - shape.low) / 2)
+        return [plain("box", size, place(x, y, (shape.low + shape.high) / 2, yaw=shape.yaw))]
+    assert shape.profile is not None
+    if shape.wall is None:
+        return [_frustum(x, y, a, b) for a, b in pairwise(shape.profile)]
+    base = float(np.interp(shape.floor, shape.profile[:, 1], shape.profile[:, 0]))
+    thick = max(shape.floor - shape.low, 0.001) / 2
+    return [
+        plain("cylinder", (min(base, float(shape.profile[0, 0])), thick), place(x, y, shape.low + thick)),
+        *(p for a, b in pairwise(shape.profile) for p in _ring(x, y, a, b, shape.wall)),
+    ]
+
+
+def plain(kind: str, size: tuple[float, ...], T: Float[np.ndarray, "4 4"]) -> Piece:
+    """A ``box`` of half sides or an upright ``cylinder`` of radius and half height at ``T``."""
+    full = 8 * size[0] * size[1] * size[2] if kind == "box" else 2 * np.pi * size[0] ** 2 * size[1]
+    vertices, faces = _drawn(kind, size)
+    vertices = vertices @ T[:3, :3].T + T[:3, 3]
+    return Piece(vertices=vertices, faces=faces, volume=float(full), plain=(kind, size), T=T)
+
+
+def _drawn(kind: str, size: tuple[float, ...]) -> tuple[Float[np.ndarray, "v 3"], Int32[np.ndarray, "f 3"]]:
+    """The surface of a plain piece about its own middle."""
+    zero = np.zeros(2)
+    if kind == "box":
+        return mesh_of(Shape(centre=zero, low=-size[2], high=size[2], half=np.array(size[:2])))
+    ring = np.array([[size[0], -size[1]], [size[0], size[1]]])
+    return mesh_of(Shape(centre=zero, low=-size[1], high=size[1], profile=ring))
+
+
+def shifted(piece: Piece, by: Float[np.ndarray, "3"]) -> Piece:
+    """The piece elsewhere."""
+    T = None
+    if piece.T is not None:
+        T = piece.T.copy()
+        T[:3, 3] += by
+    return replace(piece, vertices=piece.vertices + by, T=T)
+
+
+def _frustum(x: float, y: float, a: Float[np.ndarray, "2"], b: Float[np.ndarray, "2"]) -> Piece:
+    """Between two rings (radius, height) about a vertical axis."""
+    high = (b[1] - a[1]) / 2
+    if abs(a[0] - b[0]) < 0.0012 or high < 0.002:
+        radius = float(a[0] + b[0]) / 2
+        return plain("cylinder", (radius, max(float(high), 5e-4)), place(x, y, float(a[1] + b[1]) / 2))
+    angle = 2 * np.pi * np.arange(24) / 24
+    rings = [np.column_stack([x + r * np.cos(angle), y + r * np.sin(angle), np.full(24, z)]) for r, z in (a, b)]
+    found = hull(np.concatenate(rings))
+    assert found is not None
+    return found
+
+
+def _ring(x: float, y: float, a: Float[np.ndarray, "2"], b: Float[np.ndarray, "2"], wall: float) -> list[Piece]:
+    """A wall of boxes between two rings of its outer side."""
+    lean, length = float(np.arctan2(b[0] - a[0], b[1] - a[1])), float(np.hypot(b[0] - a[0], b[1] - a[1]))
+    thick = wall * np.cos(lean)
+    out, up = (a + b) / 2 - thick / 2 * np.array([np.cos(lean), -np.sin(lean)])
+    size = (thick / 2, max(float(a[0]), float(b[0])) * np.tan(np.pi / SECTORS) * 0.98, length / 2)
+    pieces = []
+    for n in range(SECTORS):
+        turn = 2 * np.pi * n / SECTORS
+        T = place(x, y, 0.0, yaw=turn)
+        tilt = np.eye(4)
+        tilt[:3, :3] = rotvec_to_matrix(np.array([0.0, lean, 0.0]))
+        tilt[:3, 3] = (out, 0.0, up)
+        pieces.append(plain("box", size, T @ tilt))
+    return pieces
 
 
 def joined(pieces: Sequence[Piece]) -> tuple[Float[np.ndarray, "v 3"], Int32[np.ndarray, "f 3"]]:

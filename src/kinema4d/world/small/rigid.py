@@ -24,7 +24,8 @@ from kinema4d.geometry.se3 import invert, matrix_to_quaternion, matrix_to_rotvec
 from kinema4d.types import Solid
 from kinema4d.world.small.grip import closing, holds, palm_of, pulled
 from kinema4d.world.small.parts import Part
-from kinema4d.world.small.pieces import Piece, decompose
+from kinema4d.world.small.pieces import Piece, decompose, shape_pieces, shifted
+from kinema4d.world.small.shape import moved, scaled
 
 STEP = 0.004
 """Seconds per step."""
@@ -228,7 +229,13 @@ class _Run:
             vertices[:, 2] += low - vertices[:, 2].min()  # it stays on its feet
         elif part.joint != "fixed":
             self._add_joint(body, name, part, origin)
-        for n, piece in enumerate(decompose(vertices, part.faces, part.joint, part.axis)):
+        if part.shape is not None:
+            pieces = shape_pieces(scaled(moved(part.shape, np.eye(3), -origin), self.physics.scale))
+        elif part.pieces:
+            pieces = [shifted(p, -origin) for p in part.pieces]
+        else:
+            pieces = decompose(vertices, part.faces, part.joint, part.axis)
+        for n, piece in enumerate(pieces):
             self._add_piece(spec, body, f"{name}:{n}", piece, free=part.joint == "free")
 
     def _add_joint(self, body: Any, name: str, part: Part, origin: np.ndarray) -> None:
@@ -252,6 +259,15 @@ class _Run:
             body.add_geom(
                 type=mj.mjtGeom.mjGEOM_SPHERE, size=[piece.radius, 0, 0], pos=piece.vertices[0], condim=6,
                 friction=[friction, 0.005, 0.0005], solref=[2 * STEP, 1.0], solmix=1e3, **common,
+            )  # fmt: skip
+            return
+        if piece.plain is not None:
+            assert piece.T is not None
+            kind, size = piece.plain
+            body.add_geom(
+                type=mj.mjtGeom.mjGEOM_BOX if kind == "box" else mj.mjtGeom.mjGEOM_CYLINDER,
+                size=[*size, *[0.0] * (3 - len(size))], pos=piece.T[:3, 3], quat=matrix_to_quaternion(piece.T[:3, :3]),
+                condim=4, friction=[friction, 0.005, 0.0001], solref=[0.02, 1.0], **common,
             )  # fmt: skip
             return
         mesh = spec.add_mesh(name=name)
