@@ -275,13 +275,14 @@ def with_surfaces(eyes: Eyes, view: View, parts: Sequence[Part]) -> list[Part]:
         others = [c for k, c in enumerate(clouds) if k != i]
         sight = replace(level, own=part.mask & ~view.robot)
         shape = _recognised(part, sight, glimpse, others)
-        if shape is None or hidden(sight) > COVERED:
-            vertices, faces = _completed(eyes, part, glimpse, clouds[i], others)
-            shape = shape if shape is not None and _alike(shape, vertices) else None
-        if shape is not None:
-            vertices, faces = mesh_of(shape)
-            part = replace(part, shape=moved(shape, R.T, foot))
-        out.append(replace(part, vertices=vertices @ R + foot, faces=faces))
+        if shape is not None and hidden(sight) <= COVERED:
+            surface = mesh_of(shape)
+        else:
+            surface = _completed(eyes, part, glimpse, clouds[i], others)
+            shape = shape if shape is not None and _alike(shape, surface[0]) else None
+            surface = mesh_of(shape) if shape is not None else surface
+        known = None if shape is None else moved(shape, R.T, foot)
+        out.append(replace(part, vertices=surface[0] @ R + foot, faces=surface[1], shape=known))
     seen = {p.name: p.vertices for p in parts}
     return [_boarded(p, seen[p.name], out, view) if p.joint in ("slide", "hinge") else p for p in out]
 
