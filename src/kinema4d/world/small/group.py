@@ -13,6 +13,8 @@ SAME = 0.04
 """Pieces of furniture that vote for middles this near to each other are one part, metres."""
 LEAST_PIXELS = 10
 """Smaller parts are noise, in pixels of the reduced picture."""
+CRUMB, GROWS = 60, 0.2
+"""Pieces of fewer pixels are no things of their own where they touch a larger one along this share of their border."""
 BLOB_HEIGHT, BLOB_PIXELS, BLOB_SIZE = 0.012, 40, 0.3
 """What stands this high over the support and is no robot is a thing even if the network does not know it, where it is
 at least so many pixels large and at most so many metres."""
@@ -50,7 +52,37 @@ def group(
         if np.ptp(points, axis=0).max() < BLOB_SIZE and points[:, 2].min() < BLOB_HEIGHT + 0.02:
             count += 1
             labels[blob] = count
-    return without_slivers(labels, X)
+    return without_crumbs(without_slivers(labels, X), X)
+
+
+def without_crumbs(labels: Int32[np.ndarray, "h w"], X: Float[np.ndarray, "h w 3"]) -> Int32[np.ndarray, "h w"]:
+    """Small pieces that grow out of a much larger part, as the neck of a bottle, belong to it; what they have elsewhere
+    (the ground behind that neck) to nothing."""
+    from scipy.spatial import KDTree
+
+    out = labels.copy()
+    area = np.bincount(labels.ravel())
+    for i in range(1, len(area)):
+        own = labels == i
+        if not 0 < area[i] < CRUMB:
+            continue
+        touch, border = np.zeros(len(area), int), 0
+        for axis, step in ((0, 1), (0, -1), (1, 1), (1, -1)):
+            other = np.roll(labels, step, axis)
+            edge = own & (other != i)
+            border += int(edge.sum())
+            near = edge & (np.linalg.norm(X - np.roll(X, step, axis), axis=-1) < BANDWIDTH)
+            touch += np.bincount(other[near], minlength=len(area))
+        touch[0] = 0
+        best = int(touch.argmax())
+        if touch[best] < max(3, GROWS * border) or area[best] < 5 * area[i]:
+            continue
+        gap, _ = KDTree(X[labels == best]).query(X[own])
+        out[own] = np.where(gap < BANDWIDTH, best, 0)
+    kept = np.unique(out[out > 0])
+    order = np.zeros(len(area), np.int32)
+    order[kept] = np.arange(1, len(kept) + 1)
+    return order[out]
 
 
 def without_slivers(labels: Int32[np.ndarray, "h w"], X: Float[np.ndarray, "h w 3"]) -> Int32[np.ndarray, "h w"]:

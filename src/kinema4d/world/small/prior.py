@@ -24,8 +24,8 @@ from kinema4d.world.compose import Background, lit_like, robot_pixels
 from kinema4d.world.protocol import check_view
 from kinema4d.world.small import prior_kernels
 from kinema4d.world.small.parts import Part
-from kinema4d.world.small.shadow import Shade, casters, find_shade, move_shadows, sunlit
-from kinema4d.world.small.skin import FirstFrame, box_of, normal_colours, skin
+from kinema4d.world.small.shadow import Shade, Sun, casters, find_shade, move_shadows, sunlit
+from kinema4d.world.small.skin import FirstFrame, Lamp, box_of, normal_colours, skin
 
 STILL = 0.0005
 """A part no point of which has moved farther has not moved: its pixels stay those of the first picture, metres."""
@@ -77,8 +77,9 @@ def render(
     points = _points(frame)
     shade = _shade(frame, points, shows_robot, parts, motions, control) if shadows else None
     lit = frame if shade is None else replace(frame, image=sunlit(image, shade))
+    lamp = None if shade is None else lamp_of(shade.sun)
     filling, ground = _complete(_continued(lit, gone > 0, parts), frame, still)
-    drawn = _draw(frame, movers, motions[moved])
+    drawn = _draw(frame, movers, motions[moved], lamp)
     rows, columns = np.nonzero(gone)
     holes = (rows, columns, gone[rows, columns], away, filling.rgb, filling.points)
     arguments = (
@@ -187,8 +188,7 @@ def _continued(frame: FirstFrame, gone: Bool[np.ndarray, "h w"], parts: Sequence
         return Background(rgb=frame.image, points=np.zeros((*gone.shape, 3), np.float32), valid=gone, known=~gone)
     source = ~gone
     for part in parts:
-        if part.joint != "fixed":
-            source &= ~_widened(part.mask, 1)
+        source &= ~_widened(part.mask, 1)
     if not source.any():
         source = ~gone
     seen = source & frame.has_depth
@@ -229,6 +229,13 @@ def _shade(
     still = frame.has_depth & ~np.asarray(binary_dilation(things, np.ones((3, 3), bool)), bool)
     eye = frame.camera.poses(1)[0][:3, 3]
     return find_shade(frame.image, _to_world(points, control), still, eye, casters(control.solids, parts, motions))
+
+
+def lamp_of(sun: Sun) -> Lamp:
+    """A sun as what lights things: what it adds to a level surface is what a shadow takes from it."""
+    direction = sun.direction_world
+    kept = np.clip(sun.dark, 0.05, 1.0)
+    return Lamp(direction_world=direction, gain=(1 / kept - 1) / max(float(direction[2]), 0.1))
 
 
 def _complete(
@@ -279,10 +286,10 @@ def _looks(image: np.ndarray, control: Control, shows_robot: np.ndarray) -> UInt
 
 
 def _draw(
-    frame: FirstFrame, parts: Sequence[Part], motions: Float[np.ndarray, "m t 4 4"]
+    frame: FirstFrame, parts: Sequence[Part], motions: Float[np.ndarray, "m t 4 4"], lamp: Lamp | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """These parts alone: 1 + their index, points, colour, whether it is known, and the boxes outside which nothing is
-    drawn."""
+    drawn. A ``lamp`` lights them as they turn; without one they keep the light of the first frame."""
     if not len(parts):
         none, boxes = np.zeros((0, 1, 1, 3), np.uint8), np.tile(np.array([0, -1, 0, -1]), (motions.shape[1], 1))
         return none[..., 0].astype(np.uint16), none.astype(np.float32), none, none[..., 0] > 0, boxes
@@ -294,11 +301,15 @@ def _draw(
     seen = rasterize(surfaces, np.swapaxes(Ts, 0, 1), frame.camera, rgb=True, light=Light(ambient=1.0))
     known = np.zeros(seen.valid.shape, bool)
     assert seen.rgb is not None
+    normals = seen.rgb.copy() if lamp is not None else seen.rgb
     for i, part in enumerate(parts):
-        look = skin(part, frame)
+        look = skin(part, frame, lamp)
         prior_kernels.colour(
             seen.ids, seen.points, seen.boxes, i + 1, np.ascontiguousarray(T_view @ invert(Ts[i])), frame.camera.K,
             look.left, look.top, look.texture, look.trust, look.depth, look.slack, look.low, look.cell, look.volume,
             seen.rgb, known,
         )  # fmt: skip
+        if lamp is not None:
+            towards = lamp.direction_world @ motions[i, :, :3, :3] @ T_view[:3, :3].T
+            prior_kernels.relight(seen.ids, seen.boxes, i + 1, normals, towards, lamp.gain, seen.rgb)
     return seen.ids, seen.points, seen.rgb, known, seen.boxes

@@ -79,19 +79,38 @@ class FirstFrame:
     """Who is looking; it stands still."""
 
 
-def skin(part: Part, frame: FirstFrame) -> Skin:
-    """Colour a part as far as the first picture shows it, and guess the rest."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Lamp:
+    """The light of the first frame."""
+
+    direction_world: Float[np.ndarray, "3"]
+    """Unit vector towards the sun."""
+    gain: Float[np.ndarray, "3"]
+    """How much stronger it is than the light from all around, per channel."""
+
+    def share(self, normals: Float[np.ndarray, "*n 3"]) -> Float[np.ndarray, "*n 3"]:
+        """Light on surfaces with these world normals, against one that faces the sun."""
+        cosine = np.maximum(normals @ self.direction_world, 0.0)
+        return (1 + self.gain * cosine[..., None]) / (1 + self.gain)
+
+
+def skin(part: Part, frame: FirstFrame, lamp: Lamp | None = None) -> Skin:
+    """Colour a part as far as the first picture shows it, and guess the rest. With a ``lamp``, colours are those of full
+    light; without, those of the first frame."""
     camera, T_camera_world = frame.camera, invert(frame.camera.T_world_camera)
     vertices, up = part.vertices @ T_camera_world[:3, :3].T + T_camera_world[:3, 3], T_camera_world[:3, 2]
     here = box_of(part.vertices, camera, margin=MARGIN)
     top, left, window = here[0].start, here[1].start, (here[0].stop - here[0].start, here[1].stop - here[1].start)
-    front, facing = _front(vertices, part.faces, camera, top, left, window)
+    front, facing, normal = _front(vertices, part.faces, camera, top, left, window)
     there, depth = front > 0, frame.depth[here]
     shown = part.mask[here] & there & ~(frame.has_depth[here] & (np.abs(depth - front) > SAME_SURFACE))
     inner = np.asarray(binary_erosion(shown, np.ones((3, 3), bool)), bool)
     if 4 * inner.sum() < shown.sum():  # too thin to lose its border
         inner = shown
     cut = frame.image[here]
+    if lamp is not None:
+        light = lamp.share(normal @ T_camera_world[:3, :3])
+        cut = np.where(there[..., None], np.clip(cut / light, 0, 255), cut).round().astype(np.uint8)
     if inner.any():
         cut = cut[tuple(_nearest(inner))]
     steep = np.clip((facing - FACING[0]) / (FACING[1] - FACING[0]), 0, 1)
@@ -106,7 +125,7 @@ def skin(part: Part, frame: FirstFrame) -> Skin:
     inside = before & (uv >= 0).all(axis=1) & (uv < (window[1], window[0])).all(axis=1)
     towards = -(samples * normals).sum(axis=1) > 0
     seen = inside & towards & (trust[v, u] > 0.5) & (np.abs(samples[:, 2] - front[v, u]) <= slack[v, u])
-    known = cut[inner] if inner.any() else frame.image[part.mask]
+    known = cut[inner] if inner.any() else frame.image[part.mask]  # (not relit: nothing says how it faces)
     plain = known.mean(axis=0) if len(known) else np.full(3, 128.0)
     colours = _spread(samples, normals, cut[v, u].astype(np.float64), seen, up, plain)
     low, cell, volume = _volume(samples, colours)
@@ -133,8 +152,8 @@ def box_of(vertices: Float[np.ndarray, "v 3"], camera: Camera, *, margin: int = 
 
 def _front(
     vertices: np.ndarray, faces: np.ndarray, camera: Camera, top: int, left: int, window: tuple[int, int]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Depth of the surface in the cut-out (0 where it is not), and cosine between its normal and the camera."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Depth of the surface in the cut-out (0 where it is not), cosine between its normal and the camera, the normal."""
     K = camera.K - np.array([[0, 0, left], [0, 0, top], [0, 0, 0]])
     small = Camera(K=K, T_world_camera=np.eye(4), height=window[0], width=window[1])
     surface = assemble([(Mesh(vertices=vertices, faces=faces, colors=normal_colours(vertices, faces)), 0)])
@@ -142,7 +161,8 @@ def _front(
     assert drawn.rgb is not None
     points, normal = drawn.points[0], drawn.rgb[0] / 127.5 - 1
     length = np.linalg.norm(points, axis=-1) * np.linalg.norm(normal, axis=-1)
-    return points[..., 2], np.clip(-(points * normal).sum(axis=-1) / np.maximum(length, 1e-9), 0, 1)
+    facing = np.clip(-(points * normal).sum(axis=-1) / np.maximum(length, 1e-9), 0, 1)
+    return points[..., 2], facing, normal / np.maximum(np.linalg.norm(normal, axis=-1, keepdims=True), 1e-9)
 
 
 def normal_colours(vertices: Float[np.ndarray, "v 3"], faces: Int32[np.ndarray, "f 3"]) -> UInt8[np.ndarray, "f 3"]:
