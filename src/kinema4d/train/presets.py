@@ -41,6 +41,8 @@ class Preset:
     """What it is taught."""
     plan: Plan
     """How long."""
+    after: tuple[str, ...] = ()
+    """Networks that it needs: first the one that it starts as."""
 
 
 PRESETS: dict[str, Preset] = {
@@ -61,6 +63,13 @@ PRESETS: dict[str, Preset] = {
         make=lambda: CompleteNet(CompleteConfig()),
         task=lambda net, pictures, held_out: CompleteTask(net, pictures, held_out, size=12),
         plan=Plan(steps=7500, rate=2e-3, warmup=100, ema=0.998, validate_every=250, log_every=25, save_every=120),
+    ),
+    "small-blind": Preset(
+        about="which pixels are one part where no sensor gives depth",
+        make=lambda: SegmentNet(SeeConfig()),
+        task=lambda net, pictures, held_out: SegmentTask(net, pictures, held_out, size=8),
+        plan=Plan(steps=1500, rate=1e-3, warmup=50, ema=0.996, validate_every=250, log_every=25, save_every=120),
+        after=("small-segment", "small-depth"),
     ),
 }
 """Every network that sees; ``small`` trains all of them and writes the checkpoint."""
@@ -100,8 +109,25 @@ def run(
     plan = preset.plan if steps is None else replace(preset.plan, steps=steps)
     pictures, held_out = see_pack.read_pack(data), see_pack.read_pack(data / "held_out", most=4)
     torch.manual_seed(plan.seed)
-    task = preset.task(preset.make(), pictures, held_out)
+    net = preset.make()
+    task = preset.task(net, pictures, held_out)
+    if preset.after:
+        start, depth = (trained(other, out.parent) for other in preset.after)
+        net.load_state_dict(start.state_dict())
+        assert isinstance(task, SegmentTask)
+        assert isinstance(depth, DepthNet)
+        task.guess = depth
     return train(task, plan, out, config={"preset": name}, tell=tell)
+
+
+def trained(name: str, runs: Path) -> nn.Module:
+    """The averaged network of the run ``runs/<name>``; where there is none, the package's."""
+    file, net = runs / name / "last.pt", PRESETS[name].make()
+    if file.is_file():
+        net.load_state_dict(torch.load(file, weights_only=True)["average"])
+    else:
+        net.load_state_dict(getattr(load_small()[0], name.removeprefix("small-")).state_dict())
+    return net.eval().requires_grad_(False)
 
 
 def run_move(
@@ -124,9 +150,10 @@ def run_move(
 def with_mover(net: MoveNet, path: Path, about: dict[str, Any]) -> str:
     """A checkpoint of the shipped networks and a correction of motions; returns its hash."""
     eyes, _, shipped = load_small()
-    networks = {"depth": eyes.depth, "segment": eyes.segment, "complete": eyes.complete, "move": net}
+    networks: dict[str, nn.Module] = {"depth": eyes.depth, "segment": eyes.segment, "complete": eyes.complete}
+    networks |= {"move": net} if eyes.blind is None else {"blind": eyes.blind, "move": net}
     kept = {k: v for k, v in shipped.items() if k != "file"}
-    return save_small(path, networks, usual_config(move=True), {"eyes": kept, **about})
+    return save_small(path, networks, usual_config(*networks), {"eyes": kept, **about})
 
 
 def assemble(runs: Path, path: Path, about: dict[str, Any]) -> str:
@@ -148,4 +175,4 @@ def assemble(runs: Path, path: Path, about: dict[str, Any]) -> str:
         networks["move"] = MoveNet(MoveConfig())
         networks["move"].load_state_dict(state["average"])
         figures[MOVE] = {"steps": state["step"], "plan": asdict(MOVE_PLAN)}
-    return save_small(path, networks, usual_config(move="move" in networks), {**about, "training": figures})
+    return save_small(path, networks, usual_config(*networks), {**about, "training": figures})

@@ -94,9 +94,17 @@ class SegmentTask(_Task):
         *,
         size: int = 8,
         seed: int = 0,
+        guess: DepthNet | None = None,
     ) -> None:
         super().__init__(pictures, held_out, size, seed)
-        self.model = model
+        self.model, self.guess = model, guess
+
+    def _depth(self, p: Picture, rgb: np.ndarray, rng: np.random.Generator | None) -> tuple[np.ndarray, np.ndarray]:
+        """Depth as it will be given: a sensor's, or what a network guesses."""
+        if self.guess is not None:
+            depth = guessed(self.guess, p, rgb)
+            return depth, depth > 0
+        return (p.depth, p.depth > 0) if rng is None else worn(p.depth, rng)
 
     def loss(self, step: int) -> Tensor:
         """Of one batch."""
@@ -104,9 +112,9 @@ class SegmentTask(_Task):
         inputs, truth = [], []
         for p in pictures:
             p = varied(p, rng)
-            depth, valid = worn(p.depth, rng)
-            rgb = repainted(p.rgb, p.ids, rng) if rng.random() < 0.5 else p.rgb
-            x, X = segment_input(recoloured(rgb, rng), depth, valid, p.ids == ROBOT, p.camera)
+            rgb = recoloured(repainted(p.rgb, p.ids, rng) if rng.random() < 0.5 else p.rgb, rng)
+            depth, valid = self._depth(p, rgb, rng)
+            x, X = segment_input(rgb, depth, valid, p.ids == ROBOT, p.camera)
             m = marks(p, X)
             if rng.random() < 0.5:
                 x, m = mirrored(x, m)
@@ -144,7 +152,8 @@ class SegmentTask(_Task):
         both = either = right = things = 0.0
         vote, pivot, turn = [], [], []
         for p in self.held_out:
-            x, X = segment_input(p.rgb, p.depth, p.depth > 0, p.ids == ROBOT, p.camera)
+            depth, valid = self._depth(p, p.rgb, None)
+            x, X = segment_input(p.rgb, depth, valid, p.ids == ROBOT, p.camera)
             m, said = marks(p, X), model(torch.from_numpy(x)[None])
             kind = said.kind[0].argmax(0).numpy()
             ok = m.kind >= 0
@@ -165,6 +174,15 @@ class SegmentTask(_Task):
             "pivot_mm": 1000 * middle(pivot),
             "axis_deg": middle(turn),
         }
+
+
+@torch.no_grad()
+def guessed(net: DepthNet, p: Picture, rgb: np.ndarray) -> np.ndarray:
+    """Depth of a picture as a network guesses it, exact on the robot, as the world makes it."""
+    robot = p.ids == ROBOT
+    x, reference = depth_input(rgb, robot, p.depth, p.camera)
+    guess = 1 / net(torch.from_numpy(x)[None], torch.from_numpy(reference)[None])[0].numpy()
+    return np.where(robot & (p.depth > 0), p.depth, guess).astype(np.float32)
 
 
 class DepthTask(_Task):

@@ -28,21 +28,24 @@ AGAIN = "get it again, or train one with kinema4d train"
 
 
 def modules(config: dict[str, Any]) -> dict[str, nn.Module]:
-    """The networks of a configuration, by name; ``move`` only where it has one."""
+    """The networks of a configuration, by name; ``blind`` and ``move`` only where it has them."""
     see = SeeConfig(widths=tuple(config["see"]["widths"]))
+    blind = {"blind": SegmentNet(SeeConfig(widths=tuple(config["blind"]["widths"])))} if "blind" in config else {}
     move = {"move": MoveNet(MoveConfig(**config["move"]))} if "move" in config else {}
     return {
         "depth": DepthNet(see),
         "segment": SegmentNet(see),
         "complete": CompleteNet(CompleteConfig(**config["complete"])),
+        **blind,
         **move,
     }
 
 
-def usual_config(*, move: bool = False) -> dict[str, Any]:
-    """Of the shipped size, with or without a learned correction of motions."""
+def usual_config(*networks: str) -> dict[str, Any]:
+    """Of the shipped size; ``blind`` and ``move`` where they are among ``networks``."""
     config = {"see": asdict(SeeConfig()), "complete": asdict(CompleteConfig())}
-    return json.loads(json.dumps(config | ({"move": asdict(MoveConfig())} if move else {})))
+    more = {"blind": asdict(SeeConfig()), "move": asdict(MoveConfig())}
+    return json.loads(json.dumps(config | {k: v for k, v in more.items() if k in networks}))
 
 
 def save_small(path: str | Path, networks: dict[str, nn.Module], config: dict[str, Any], about: dict[str, Any]) -> str:
@@ -98,10 +101,11 @@ def load_small(path: str | Path | None = None) -> tuple[Eyes, MoveNet | None, di
         net.load_state_dict(own)
         net.eval().requires_grad_(False)
     depth, segment, complete = networks["depth"], networks["segment"], networks["complete"]
-    move = networks.get("move")
+    blind, move = networks.get("blind"), networks.get("move")
     assert isinstance(depth, DepthNet)
     assert isinstance(segment, SegmentNet)
     assert isinstance(complete, CompleteNet)
+    assert blind is None or isinstance(blind, SegmentNet)
     assert move is None or isinstance(move, MoveNet)
     about = {"file": path.name, "sha256": digest, **json.loads(said.get("about", "{}"))}
-    return Eyes(depth, segment, complete), move, about
+    return Eyes(depth, segment, complete, blind), move, about

@@ -19,6 +19,7 @@ from kinema4d.types import Camera
 from kinema4d.world.small.board import hinged_board, shut_board
 from kinema4d.world.small.complete import CompleteNet, Glimpse, complete
 from kinema4d.world.small.group import group
+from kinema4d.world.small.outline import grounded
 from kinema4d.world.small.parts import JOINTS, Part
 from kinema4d.world.small.pieces import decompose, joined, tray
 from kinema4d.world.small.see import ROOM_UNIT, ROWS, DepthNet, SegmentNet, depth_input, level_frame, segment_input
@@ -31,6 +32,8 @@ SNAP = 0.006
 """A part whose lowest point is this near to the support stands on it, metres."""
 HIDDEN = 0.06
 """The same for a part whose feet are out of sight."""
+LEVEL = 0.015
+"""What was guessed to be this near to the support, and is no part, is the support, metres."""
 COVERED = 0.15
 """Share of a part's border that something else may hide before the network has a say in how large it is."""
 
@@ -45,6 +48,8 @@ class Eyes:
     """Finds parts."""
     complete: CompleteNet
     """Guesses unseen sides."""
+    blind: SegmentNet | None = None
+    """Finds parts where depth is a guess; without one, ``segment`` does."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,13 +129,20 @@ def _world(view: View) -> tuple[np.ndarray, np.ndarray]:
 
 @torch.no_grad()
 def find_parts(
-    eyes: Eyes, view: View, *, labels: Int32[np.ndarray, "h w"] | None = None, names: tuple[str, ...] = ()
+    eyes: Eyes,
+    view: View,
+    *,
+    labels: Int32[np.ndarray, "h w"] | None = None,
+    names: tuple[str, ...] = (),
+    guessed: bool = False,
 ) -> list[Part]:
     """All parts of a view, without surfaces yet: their vertices are the points that are seen. ``labels`` (0 = nothing)
-    replaces the network's own grouping; ``names`` are what its numbers are called."""
+    replaces the network's own grouping; ``names`` are what its numbers are called; ``guessed`` says that a network made the
+    view's depth."""
     small = resized(view)
     x, X = segment_input(small.rgb, small.depth, small.depth > 0, small.robot, small.camera, small.support)
-    said = eyes.segment(torch.from_numpy(x)[None])
+    net = eyes.blind if guessed and eyes.blind is not None else eyes.segment
+    said = net(torch.from_numpy(x)[None])
     chance = said.kind[0].softmax(0).numpy()
     votes, axis, pivot = (a[0].permute(1, 2, 0).numpy() for a in (said.vote, said.axis, said.pivot))
     room = said.room[0].permute(1, 2, 0).numpy()
@@ -321,6 +333,30 @@ def leveled(view: View) -> Sight:
     T = T @ view.camera.poses(1)[0]
     points = (rays(view.camera.K, *view.robot.shape) * view.depth[..., None]) @ T[:3, :3].T + T[:3, 3]
     return Sight(np.zeros(view.robot.shape, bool), view.depth, points, replace(view.camera, T_world_camera=T))
+
+
+def stood(view: View, parts: Sequence[Part]) -> tuple[View, list[Part]]:
+    """A view whose depth was guessed, and its parts, with everything standing on the support: parts by their outlines
+    (:mod:`kinema4d.world.small.outline`), what is nearly level with it by its plane."""
+    level, depth = leveled(view), view.depth.copy()
+    things = view.robot.copy()
+    for part in parts:
+        things |= part.mask
+    T = level.camera.poses(1)[0]
+    down = (rays(view.camera.K, *view.robot.shape) @ T[:3, :3].T)[..., 2]
+    plane = np.where(down < -1e-3, -T[2, 3] / np.minimum(down, -1e-3), 0.0)
+    flat = ~things & (plane > 0) & (np.abs(level.points[..., 2]) < LEVEL)
+    depth[flat] = plane[flat]
+    for part in parts:
+        own = part.mask & ~view.robot & (view.depth > 0)
+        free = ~(things & ~part.mask)
+        found = grounded(replace(level, own=own), free, whole=part.joint == "free") if own.any() else None
+        if found is not None:
+            depth[own] = found[own]
+    out = replace(view, depth=depth.astype(np.float32))
+    pose = view.camera.poses(1)[0]
+    points = (rays(view.camera.K, *view.robot.shape) * out.depth[..., None]) @ pose[:3, :3].T + pose[:3, 3]
+    return out, [replace(p, vertices=points[p.mask & (out.depth > 0)].astype(np.float64)) for p in parts]
 
 
 def _completed(

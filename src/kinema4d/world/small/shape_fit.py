@@ -24,6 +24,8 @@ WRONG, WRONG_SMALL, SMALL = 0.16, 0.3, 200
 are mostly border."""
 GROUND = 0.0025
 """Pixels of a part this near to where it stands may be the ground's, metres."""
+NOISY, SPREAD = 0.0003, 1.6
+"""Sensors with more noise (metres) have their normals taken from points averaged over so many pixels."""
 SMOOTH = 0.004
 """Width of the window in which a profile is a straight line, metres."""
 THIN, THICK, WALL = 0.0025, 0.009, 0.0045
@@ -54,6 +56,8 @@ class Cloud:
     """Those of the border too."""
     pixel: float
     """Side of a pixel at the part, metres."""
+    noise: float
+    """Of the sensor, metres."""
 
 
 def cloud_of(sight: Sight) -> Cloud | None:
@@ -62,14 +66,36 @@ def cloud_of(sight: Sight) -> Cloud | None:
     if seen.sum() < LEAST:
         return None
     X = sight.points.astype(np.float64)
+    noise = roughness(sight.depth, seen)
     inner = np.zeros(seen.shape, bool)
     inner[1:-1, 1:-1] = seen[1:-1, 1:-1] & seen[2:, 1:-1] & seen[:-2, 1:-1] & seen[1:-1, 2:] & seen[1:-1, :-2]
     r, c = np.nonzero(inner)
-    normals = np.cross(X[r + 1, c] - X[r - 1, c], X[r, c + 1] - X[r, c - 1])
+    even = _smoothed(X, seen, r, c) if noise > NOISY else X
+    normals = np.cross(even[r + 1, c] - even[r - 1, c], even[r, c + 1] - even[r, c - 1])
     length = np.linalg.norm(normals, axis=1)
     own = length > 1e-12
     pixel = float(np.median(sight.depth[seen])) / float(sight.camera.K[1, 1])
-    return Cloud(X[r, c][own], normals[own] / length[own, None], X[seen], pixel)
+    return Cloud(X[r, c][own], normals[own] / length[own, None], X[seen], pixel, noise)
+
+
+def roughness(depth: Float[np.ndarray, "h w"], own: Bool[np.ndarray, "h w"]) -> float:
+    """Noise of a depth sensor, from how much neighbours differ beyond a slope, metres."""
+    three = own[:, 1:-1] & own[:, 2:] & own[:, :-2]
+    bend = (depth[:, 2:] - 2 * depth[:, 1:-1] + depth[:, :-2])[three]
+    return float(np.median(np.abs(bend))) * 1.48 / np.sqrt(6) if len(bend) else 0.0
+
+
+def _smoothed(X: Float[np.ndarray, "h w 3"], own: Bool[np.ndarray, "h w"], r: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """Points averaged with those of the same part around them: noise makes single pixels face anywhere."""
+    from scipy.ndimage import gaussian_filter
+
+    cut = (slice(max(r.min() - 2, 0), r.max() + 3), slice(max(c.min() - 2, 0), c.max() + 3)) if len(r) else ...
+    out = X.copy()
+    weight = gaussian_filter(own[cut].astype(np.float64), SPREAD)
+    for k in range(3):
+        total = gaussian_filter(np.where(own[cut], X[..., k][cut], 0.0), SPREAD)
+        out[..., k][cut] = np.where(own[cut], total / np.maximum(weight, 1e-6), X[..., k][cut])
+    return out
 
 
 def fit(sight: Sight, low: float = 0.0) -> Shape | None:
@@ -86,9 +112,9 @@ def fit(sight: Sight, low: float = 0.0) -> Shape | None:
         if shape is None:
             continue
         off, wrong = disagreement(shape, sight)
-        allowed = WRONG_SMALL if sight.own.sum() < SMALL else WRONG
-        if off < GOOD and wrong < allowed and off / GOOD + wrong / allowed < least:
-            best, least = shape, off / GOOD + wrong / allowed
+        allowed, good = WRONG_SMALL if sight.own.sum() < SMALL else WRONG, GOOD + cloud.noise
+        if off < good and wrong < allowed and off / good + wrong / allowed < least:
+            best, least = shape, off / good + wrong / allowed
     return best
 
 
@@ -130,7 +156,11 @@ def ball(cloud: Cloud, low: float) -> Shape | None:
 
     found = least_squares(off, start, loss="soft_l1").x
     radius = float(found[3])
-    if not 0.006 < radius < 0.15 or np.median(np.abs(off(found))) > 1.0 or np.ptp(cloud.normals, axis=0).max() < 0.8:
+    if (
+        not 0.006 < radius < 0.15
+        or np.median(np.abs(off(found))) > 1.0 + cloud.noise / 0.001
+        or np.ptp(cloud.normals, axis=0).max() < 0.8
+    ):
         return None
     bottom = float(found[2]) - radius
     bottom = low if abs(bottom - low) < 0.01 else bottom
@@ -182,7 +212,7 @@ def turned(cloud: Cloud, low: float) -> Shape | None:
         return np.concatenate([M @ radii[g] for M, g in zip(flats, groups, strict=True)]) / 0.0007
 
     found = least_squares(uneven, start, loss="soft_l1").x
-    if np.median(np.abs(uneven(found))) > 1.5 or np.linalg.norm(found - start) > 0.03:
+    if np.median(np.abs(uneven(found))) > 1.5 + cloud.noise / 0.0007 or np.linalg.norm(found - start) > 0.03:
         return None
     radii = np.linalg.norm(P[:, :2] - found, axis=1)
     top = float(np.percentile(cloud.every[:, 2], 99.5))

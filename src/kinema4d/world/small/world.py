@@ -20,7 +20,7 @@ from kinema4d.world.compose import clip_from, robot_pixels
 from kinema4d.world.frames import followed, solids_after, window
 from kinema4d.world.protocol import check_view
 from kinema4d.world.small.checks import SmallWorldWarning, check_camera, check_depth, check_outline
-from kinema4d.world.small.look import Eyes, View, find_parts, guess_depth, support_height, with_surfaces
+from kinema4d.world.small.look import Eyes, View, find_parts, guess_depth, stood, support_height, with_surfaces
 from kinema4d.world.small.move import MoveNet, corrected
 from kinema4d.world.small.parts import Part
 from kinema4d.world.small.prior import Prior, render
@@ -166,7 +166,9 @@ class SmallWorld:
             view = replace(view, depth=guess_depth(self.eyes, view))
         elif support is None:
             view = replace(view, support=support_height(view))
-        parts = find_parts(self.eyes, view, labels=labels, names=tuple(names))
+        parts = find_parts(self.eyes, view, labels=labels, names=tuple(names), guessed=guessed)
+        if guessed:
+            view, parts = stood(view, parts)
         if not any(p.joint != "fixed" for p in parts):
             warnings.warn(
                 "no part that could move was found in the first image: only the robot will move",
