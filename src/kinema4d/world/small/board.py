@@ -1,4 +1,4 @@
-"""Board: doors and lids as what they are, a flat board that ends at its hinge, with a handle on it.
+"""Board: doors, lids and drawers as what they are: a flat board that ends at its hinge, or a front, with a handle.
 
 A network's completion of a thin board that is seen at a slant is a lump several times too thick, and a hand that should
 push it shut is stopped by it. The hinge's axis lies in the board, so that the board is a line in the plane across the
@@ -27,6 +27,8 @@ SHARE, LEAST_SIDE = 0.4, 0.035
 """Share of the points that must be the board's, and its least side, metres."""
 ROD = 0.012
 """Least side of a handle: only some sides of it are seen, metres."""
+FRAME = 0.011
+"""A chest shows so much of itself around the front of its drawer, metres."""
 SLAB = 0.006
 """Handles are cut into slabs of this thickness, metres."""
 
@@ -102,6 +104,38 @@ def shut_board(
     local = (points[points[:, 2] > support + OFF] - pivot) @ frame.T
     handle = _handle(local, face + THICK, low, high, frame @ (eye - pivot), frame, pivot)
     return Board((board, *handle), axis)
+
+
+def shut_front(
+    points: Float[np.ndarray, "n 3"],
+    axis: Float[np.ndarray, "3"],
+    eye: Float[np.ndarray, "3"],
+    chest: Shape,
+    support: float = 0.0,
+) -> tuple[Piece, ...] | None:
+    """Front and handle of a shut drawer that opens along ``axis`` out of its ``chest`` (a box): the front lies in the
+    chest's face, however little of it is seen. None where the chest has no such face."""
+    if chest.half is None:
+        return None
+    c, s = np.cos(chest.yaw), np.sin(chest.yaw)
+    sides = np.array([[c, s, 0.0], [-s, c, 0.0]])
+    k = int(np.abs(sides @ axis).argmax())
+    normal = sides[k] * np.sign(sides[k] @ axis)
+    if normal @ axis < 0.95:
+        return None
+    along, up = sides[1 - k], np.array([0.0, 0.0, 1.0])
+    if np.dot(np.cross(along, up), normal) < 0:
+        along = -along
+    frame = np.stack([along, up, normal])
+    middle = np.array([*chest.centre, (chest.low + chest.high) / 2])
+    wide, tall = chest.half[1 - k] - FRAME, (chest.high - chest.low) / 2 - FRAME
+    if min(wide, tall) < 0.01:
+        return None
+    low, high, face = (-wide, -tall), (wide, tall), float(chest.half[k])
+    front = _box(np.array([*low, face - THICK]), np.array([*high, face]), frame, middle)
+    local = (points[points[:, 2] > support + OFF] - middle) @ frame.T
+    local = local[local[:, 2] > face - THICK]  # nothing of it is behind its front
+    return (front, *_handle(local, face, low, high, frame @ (eye - middle), frame, middle))
 
 
 def _plane(

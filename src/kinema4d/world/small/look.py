@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Float32, Int32, UInt8
 from kinema4d.geometry.camera import rays
 from kinema4d.geometry.se3 import invert
 from kinema4d.types import Camera
-from kinema4d.world.small.board import hinged_board, shut_board
+from kinema4d.world.small.board import hinged_board, shut_board, shut_front
 from kinema4d.world.small.complete import CompleteNet, Glimpse, complete
 from kinema4d.world.small.group import group
 from kinema4d.world.small.outline import grounded
@@ -34,6 +34,8 @@ HIDDEN = 0.06
 """The same for a part whose feet are out of sight."""
 LEVEL = 0.015
 """What was guessed to be this near to the support, and is no part, is the support, metres."""
+SHUT = 0.015
+"""A drawer that is open by less is shut, metres."""
 COVERED = 0.15
 """Share of a part's border that something else may hide before the network has a say in how large it is."""
 
@@ -320,6 +322,9 @@ def _boarded(part: Part, seen: Float[np.ndarray, "n 3"], parts: Sequence[Part], 
     if part.joint == "slide" and part.axis is not None and chests:
         back = -part.room[0] if part.room else 0.0
         largest = max(chests, key=lambda p: int(p.mask.sum()))
+        if back < SHUT and largest.shape is not None:
+            eye = view.camera.poses(1)[0][:3, 3]
+            pieces = shut_front(seen, part.axis, eye, largest.shape, view.support) or pieces
         pieces = [*pieces, *tray(pieces, part.axis, largest.vertices, back)]
     vertices, faces = joined(pieces)
     return replace(part, vertices=vertices, faces=faces, pieces=tuple(pieces))
