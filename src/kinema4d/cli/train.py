@@ -10,11 +10,12 @@ from kinema4d.cli.progress import bar
 
 def train(
     *,
-    preset: Literal["small", "small-segment", "small-depth", "small-complete", "small-move"],
+    preset: Literal["small", "small-segment", "small-depth", "small-complete", "small-blind", "small-move"],
     data: Path,
     out: Path,
     scenes: int = 4000,
     episodes: tuple[Path, ...] = (),
+    start: Path | None = None,
     draws: int = 2,
     steps: int | None = None,
     workers: int = 2,
@@ -32,6 +33,8 @@ def train(
         out: Folder of the run: checkpoints and log.
         scenes: Scenes to learn from, four pictures each.
         episodes: Data sets with labels and geometry (live LIBERO, your own) whose frames are learned from too.
+        start: Weights (a .safetensors file of the small world) whose network a single preset goes on from; it then writes
+            OUT/small.safetensors, those weights with the network that was trained. Default: from nothing.
         draws: Answers of the engine per episode, for small-move.
         steps: Steps in all, instead of the preset's.
         workers: Processes that prepare data.
@@ -50,6 +53,8 @@ def train(
         raise ValueError(f"--scenes must be at least 8 and --steps at least 1, got {scenes} and {steps}")
     if threads is not None:
         torch.set_num_threads(threads)
+    if start is not None and preset in ("small", presets.MOVE):
+        raise ValueError(f"--start is for presets of one network that sees, not for {preset}")
     if preset == presets.MOVE:
         _move(data, out, draws, steps, workers)
         return
@@ -60,10 +65,14 @@ def train(
     for name in names:
         folder = out / name if preset == "small" else out
         print(f"{name}: {presets.PRESETS[name].about}", flush=True)
-        presets.run(name, data, folder, steps=steps, tell=_say)
-    if preset == "small":
-        digest = presets.assemble(out, out / "small.safetensors", {"scenes": scenes})
-        print(f"{out / 'small.safetensors'}: sha256 {digest}")
+        presets.run(name, data, folder, steps=steps, start=start, tell=_say)
+    if preset == "small" or start is not None:
+        about = {"scenes": scenes, "episodes": [p.name for p in episodes]}
+        file = out / "small.safetensors"
+        digest = (
+            presets.assemble(out, file, about) if start is None else presets.replaced(start, preset, out, file, about)
+        )
+        print(f"{file}: sha256 {digest}")
 
 
 def _move(data: Path, out: Path, draws: int, steps: int | None, workers: int) -> None:

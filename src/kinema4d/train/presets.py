@@ -102,9 +102,11 @@ def run(
     out: Path,
     *,
     steps: int | None = None,
+    start: Path | None = None,
     tell: Callable[[int, dict[str, float]], None] | None = None,
 ) -> nn.Module:
-    """Train one network on the pictures in ``data``; goes on where an earlier run in ``out`` stopped."""
+    """Train one network on the pictures in ``data``, from nothing or from that of the weights ``start``; goes on where
+    an earlier run in ``out`` stopped."""
     preset = PRESETS[name]
     plan = preset.plan if steps is None else replace(preset.plan, steps=steps)
     pictures, held_out = see_pack.read_pack(data), see_pack.read_pack(data / "held_out", most=4)
@@ -112,12 +114,37 @@ def run(
     net = preset.make()
     task = preset.task(net, pictures, held_out)
     if preset.after:
-        start, depth = (trained(other, out.parent) for other in preset.after)
-        net.load_state_dict(start.state_dict())
+        first, depth = (trained(other, out.parent) for other in preset.after)
+        net.load_state_dict(first.state_dict())
         assert isinstance(task, SegmentTask)
         assert isinstance(depth, DepthNet)
         task.guess = depth
+    if start is not None:
+        net.load_state_dict(own_network(start, name).state_dict())
     return train(task, plan, out, config={"preset": name}, tell=tell)
+
+
+def own_network(weights: Path, name: str) -> nn.Module:
+    """The network that a preset trains, out of the weights of a small world."""
+    net = getattr(load_small(weights)[0], name.removeprefix("small-"))
+    if net is None:
+        raise ValueError(f"{weights} has no network for {name}")
+    return net
+
+
+def replaced(weights: Path, name: str, run: Path, path: Path, about: dict[str, Any]) -> str:
+    """The ``weights`` of a small world with the averaged network of a finished ``run`` of a preset; returns the hash."""
+    eyes, move, before = load_small(weights)
+    networks: dict[str, nn.Module] = {"depth": eyes.depth, "segment": eyes.segment, "complete": eyes.complete}
+    networks |= {k: v for k, v in {"blind": eyes.blind, "move": move}.items() if v is not None}
+    state = torch.load(run / "last.pt", weights_only=True)
+    net = PRESETS[name].make()
+    net.load_state_dict(state["average"])
+    networks[name.removeprefix("small-")] = net
+    kept = {k: v for k, v in before.items() if k != "file"}
+    return save_small(
+        path, networks, usual_config(*networks), {"before": kept, name: {"steps": state["step"], **about}}
+    )
 
 
 def trained(name: str, runs: Path) -> nn.Module:

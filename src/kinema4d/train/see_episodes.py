@@ -1,7 +1,8 @@
 """Pictures to learn to see from, out of recorded episodes: your own data sets, or live LIBERO.
 
-Labels say which pixels are one thing; things with tracks are free to move, others are surroundings. What such episodes do
-not say (joints, true solids) is not learned from them.
+Labels say which pixels are one thing. Things with tracks are free to move; a thing that others are parts of by name
+(``cabinet`` and ``cabinet_top``) is furniture, and those parts stand still like it as far as anybody knows; others are
+surroundings. What such episodes do not say (joints, true solids) is not learned from them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def pictures_from(episode: Episode, *, count: int = 4) -> list[Picture]:
     depth, camera = episode.clip.pointmap.depth, episode.clip.camera
     shown = np.where(episode.clip.pointmap.valid[0], depth[0], 0).astype(np.float32)
     support = support_height(View(rgb=episode.clip.rgb[0], depth=shown, robot=robot[0], camera=camera))
-    things = [n for n in episode.label_names if n in {t.name for t in episode.tracks}]
+    tracked, furniture = {t.name for t in episode.tracks}, furniture_of(episode)
+    things = [n for n in episode.label_names if n in tracked or n in furniture]
+    joints = [JOINTS.index("fixed" if n in furniture else "free") for n in things]
     out = []
     for t in np.unique(np.linspace(0, len(episode.clip) - 1, count).round().astype(int)):
         valid = episode.clip.pointmap.valid[t]
@@ -50,14 +53,19 @@ def pictures_from(episode: Episode, *, count: int = 4) -> list[Picture]:
         for i, name in enumerate(things):
             ids[episode.labels[t] == episode.label_names.index(name) + 1] = i + 1
         ids[robot[t]] = ROBOT
-        out.append(
-            _picture(episode.clip.rgb[t], np.where(valid, depth[t], 0), ids, camera, support, [*range(len(things))])
-        )
+        out.append(_picture(episode.clip.rgb[t], np.where(valid, depth[t], 0), ids, camera, support, joints))
     return [p for p in out if len(p.joint)]
 
 
+def furniture_of(episode: Episode) -> set[str]:
+    """Labels that others are parts of by name, and those parts."""
+    names = [n for n in episode.label_names if n != "robot"]
+    parts = {a: [b for b in names if b.startswith(f"{a}_")] for a in names}
+    return {n for a, own in parts.items() if own for n in (a, *own)}
+
+
 def _picture(
-    rgb: np.ndarray, depth: np.ndarray, ids: np.ndarray, camera: Camera, support: float, things: Sequence[int]
+    rgb: np.ndarray, depth: np.ndarray, ids: np.ndarray, camera: Camera, support: float, joints: Sequence[int]
 ) -> Picture:
     """One frame at the size of training pictures, cut to their shape about its middle."""
     h, w = ids.shape
@@ -74,14 +82,15 @@ def _picture(
     T[2, 3] -= support
     z, seen = depth[v][:, u].astype(np.float32), ids[v][:, u]
     world = unproject(K, z) @ T[:3, :3].T + T[:3, 3]
-    kept, middles = np.zeros_like(seen), []
+    kept, middles, own_joints = np.zeros_like(seen), [], []
     kept[seen == ROBOT] = ROBOT
-    for i in things:
+    for i, joint in enumerate(joints):
         own = (seen == i + 1) & (z > 0)
         if own.sum() >= LEAST:
             kept[seen == i + 1] = len(middles) + 1
             low, high = np.percentile(world[own], [1, 99], axis=0)
             middles.append((low + high) / 2)
+            own_joints.append(joint)
     n = len(middles)
     solids = np.zeros((n, 17), np.float32)
     solids[:, 0], solids[:, 1] = np.arange(n), UNKNOWN_SOLID
@@ -90,7 +99,7 @@ def _picture(
         inverse=np.round(np.where(z > 0, 1 / np.maximum(z, 0.21), 0) / INVERSE_UNIT).clip(0, 65535).astype(np.uint16),
         ids=kept,
         camera=Camera(K=K, T_world_camera=T, height=SIZE[0], width=SIZE[1]),
-        joint=np.full(n, JOINTS.index("free"), np.int32),
+        joint=np.array(own_joints, np.int32),
         Ts_world_part=np.tile(np.eye(4, dtype=np.float32), (n, 1, 1)),
         axis=np.zeros((n, 3), np.float32),
         pivot=np.zeros((n, 3), np.float32),
