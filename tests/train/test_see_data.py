@@ -175,3 +175,44 @@ def test_what_covers_a_part_is_before_it(pictures):
     assert 0.02 < hidden.sum() / whole.own.sum() < 0.7
     assert (found.depth[hidden] < whole.depth[whole.own].min()).all()
     assert (found.depth[found.own] == whole.depth[found.own]).all()
+
+
+def test_without_a_sensor_the_segmenter_sees_what_a_network_guesses(pictures):
+    net = DepthNet(SeeConfig(widths=(8, 16)))
+    picture = pictures[0]
+    depth = see.guessed(net, picture, picture.rgb)
+    robot = (picture.ids == see_pack.ROBOT) & (picture.depth > 0)
+    assert robot.any()
+    assert (depth[robot] == picture.depth[robot]).all()
+    assert np.abs(depth - picture.depth)[~robot].max() > 0.01
+    torch.manual_seed(0)
+    model = SegmentNet(SeeConfig(widths=(8, 16)))
+    blind, sees = (see.SegmentTask(model, pictures, pictures, size=2, guess=g) for g in (net, None))
+    assert float(blind.loss(0).detach()) != float(sees.loss(0).detach())
+    assert blind.validate(model) != sees.validate(model)
+
+
+def test_training_goes_on_from_weights_and_writes_them_again(pack, tmp_path):
+    from kinema4d.train import presets
+    from kinema4d.world.small.checkpoint import SHIPPED, load_small
+
+    held_out = pack / "held_out"
+    held_out.mkdir(exist_ok=True)
+    for file in pack.glob("see-*.npz"):
+        (held_out / file.name).write_bytes(file.read_bytes())
+    out = tmp_path / "run"
+    presets.run("small-segment", pack, out, steps=1, start=SHIPPED)
+    presets.replaced(SHIPPED, "small-segment", out, tmp_path / "new.safetensors", {"scenes": 3})
+    (old, _, _), (new, _, about) = load_small(), load_small(tmp_path / "new.safetensors")
+    assert about["small-segment"] == {"steps": 1, "scenes": 3}
+    assert torch.equal(old.depth.net.net.state_dict()[k := next(iter(old.depth.net.net.state_dict()))], new.depth.net.net.state_dict()[k])  # fmt: skip
+    a, b = (dict(e.segment.named_parameters()) for e in (old, new))
+    gaps = [float((a[k] - b[k]).abs().max()) for k in a]
+    assert 0 < max(gaps) < 0.1  # a step away from where it started
+
+
+def test_a_start_is_for_one_network(tmp_path):
+    from kinema4d.cli.train import train as command
+
+    with pytest.raises(ValueError, match="--start is for presets of one network"):
+        command(preset="small", data=tmp_path, out=tmp_path, start=tmp_path / "a.safetensors")

@@ -12,9 +12,10 @@ from kinema4d.data.generate import Recipe, generate
 from kinema4d.geometry.camera import project
 from kinema4d.geometry.se3 import apply, invert
 from kinema4d.train.see import CompleteTask, SegmentTask
-from kinema4d.train.see_episodes import SIZE, add_episodes, pictures_from
+from kinema4d.train.see_episodes import SIZE, add_episodes, furniture_of, pictures_from
 from kinema4d.train.see_pack import ROBOT, read_pack
 from kinema4d.world.small.complete import CompleteConfig, CompleteNet
+from kinema4d.world.small.parts import JOINTS
 from kinema4d.world.small.see import SeeConfig, SegmentNet
 
 
@@ -46,6 +47,21 @@ def test_pictures_show_the_things_where_their_middles_are(episode):
             assert np.abs(uv - [u.mean(), v.mean()]).max() < 12  # a pixel of 192 rows is about 4 mm
         table = (p.ids == 0) & (p.depth > 0)
         assert table.any()
+
+
+def test_furniture_and_its_parts_stand_still(episode):
+    a, b = [n for n in episode.label_names if n in {t.name for t in episode.tracks}][:2]
+    other = {a: "cabinet_1", b: "cabinet_1_top"}
+    renamed = replace(
+        episode,
+        label_names=tuple(other.get(n, n) for n in episode.label_names),
+        tracks=tuple(replace(t, name=other.get(t.name, t.name)) for t in episode.tracks if t.name != a),
+    )
+    assert furniture_of(renamed) == {"cabinet_1", "cabinet_1_top"}
+    assert furniture_of(episode) == set()
+    before, after = ({int(j) for p in pictures_from(e, count=1) for j in p.joint} for e in (episode, renamed))
+    assert before == {JOINTS.index("free")}
+    assert JOINTS.index("fixed") in after
 
 
 def test_a_raised_support_makes_no_difference(episode):
