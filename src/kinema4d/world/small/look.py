@@ -6,7 +6,7 @@ image from elsewhere (SAM, a person) may take their place, and then the network 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -340,9 +340,10 @@ def leveled(view: View) -> Sight:
     return Sight(np.zeros(view.robot.shape, bool), view.depth, points, replace(view.camera, T_world_camera=T))
 
 
-def stood(view: View, parts: Sequence[Part]) -> tuple[View, list[Part]]:
-    """A view whose depth was guessed, and its parts, with everything standing on the support: parts by their outlines
-    (:mod:`kinema4d.world.small.outline`), what is nearly level with it by its plane."""
+def stood(view: View, parts: Sequence[Part], matter: Collection[int]) -> tuple[View, list[Part]]:
+    """A view whose depth was guessed, and its parts, with everything standing on the support: the parts that ``matter`` by
+    their outlines (:mod:`kinema4d.world.small.outline`), others by their feet, what is nearly level with the support by
+    its plane."""
     level, depth = leveled(view), view.depth.copy()
     things = view.robot.copy()
     for part in parts:
@@ -352,10 +353,11 @@ def stood(view: View, parts: Sequence[Part]) -> tuple[View, list[Part]]:
     plane = np.where(down < -1e-3, -T[2, 3] / np.minimum(down, -1e-3), 0.0)
     flat = ~things & (plane > 0) & (np.abs(level.points[..., 2]) < LEVEL)
     depth[flat] = plane[flat]
-    for part in parts:
+    for i, part in enumerate(parts):
         own = part.mask & ~view.robot & (view.depth > 0)
         free = ~(things & ~part.mask)
-        found = grounded(replace(level, own=own), free, whole=part.joint == "free") if own.any() else None
+        whole = i in matter and part.joint == "free"
+        found = grounded(replace(level, own=own), free, whole=whole) if own.any() else None
         if found is not None:
             depth[own] = found[own]
     out = replace(view, depth=depth.astype(np.float32))

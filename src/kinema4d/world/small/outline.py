@@ -28,7 +28,7 @@ RELIEF = 0.02
 """Depth of the network is trusted to this inside a thing: it decides between outlines that are alike, metres."""
 PAD = 5
 """Pixels around a part that its outline is compared in."""
-TRIES = 140
+TRIES = 100
 """Outlines that are drawn per kind of solid."""
 MOST_PIXELS = 1200
 """Larger parts are compared in every second, third, ... pixel."""

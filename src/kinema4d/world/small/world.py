@@ -168,7 +168,7 @@ class SmallWorld:
             view = replace(view, support=support_height(view))
         parts = find_parts(self.eyes, view, labels=labels, names=tuple(names), guessed=guessed)
         if guessed:
-            view, parts = stood(view, parts)
+            view, parts = stood(view, parts, involved(parts, control.solids))
         if not any(p.joint != "fixed" for p in parts):
             warnings.warn(
                 "no part that could move was found in the first image: only the robot will move",
