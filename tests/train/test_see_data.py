@@ -201,7 +201,7 @@ def test_training_goes_on_from_weights_and_writes_them_again(pack, tmp_path):
     for file in pack.glob("see-*.npz"):
         (held_out / file.name).write_bytes(file.read_bytes())
     out = tmp_path / "run"
-    presets.run("small-segment", pack, out, steps=1, start=SHIPPED)
+    presets.run("small-segment", pack, out, steps=1, start=Path("small"))
     presets.replaced(SHIPPED, "small-segment", out, tmp_path / "new.safetensors", {"scenes": 3})
     (old, _, _), (new, _, about) = load_small(), load_small(tmp_path / "new.safetensors")
     assert about["small-segment"] == {"steps": 1, "scenes": 3}

@@ -33,7 +33,7 @@ def train(
         out: Folder of the run: checkpoints and log.
         scenes: Scenes to learn from, four pictures each.
         episodes: Data sets with labels and geometry (live LIBERO, your own) whose frames are learned from too.
-        start: Weights (a .safetensors file of the small world) whose network a single preset goes on from; it then writes
+        start: Weights (small, or a .safetensors file of the small world) whose network a single preset goes on from; it then writes
             OUT/small.safetensors, those weights with the network that was trained. Default: from nothing.
         draws: Answers of the engine per episode, for small-move.
         steps: Steps in all, instead of the preset's.

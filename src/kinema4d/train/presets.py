@@ -124,9 +124,14 @@ def run(
     return train(task, plan, out, config={"preset": name}, tell=tell)
 
 
+def _file(weights: Path) -> Path | None:
+    """``small`` are the package's own."""
+    return None if weights == Path("small") else weights
+
+
 def own_network(weights: Path, name: str) -> nn.Module:
     """The network that a preset trains, out of the weights of a small world."""
-    net = getattr(load_small(weights)[0], name.removeprefix("small-"))
+    net = getattr(load_small(_file(weights))[0], name.removeprefix("small-"))
     if net is None:
         raise ValueError(f"{weights} has no network for {name}")
     return net
@@ -134,7 +139,7 @@ def own_network(weights: Path, name: str) -> nn.Module:
 
 def replaced(weights: Path, name: str, run: Path, path: Path, about: dict[str, Any]) -> str:
     """The ``weights`` of a small world with the averaged network of a finished ``run`` of a preset; returns the hash."""
-    eyes, move, before = load_small(weights)
+    eyes, move, before = load_small(_file(weights))
     networks: dict[str, nn.Module] = {"depth": eyes.depth, "segment": eyes.segment, "complete": eyes.complete}
     networks |= {k: v for k, v in {"blind": eyes.blind, "move": move}.items() if v is not None}
     state = torch.load(run / "last.pt", weights_only=True)
