@@ -12,8 +12,8 @@ from kinema4d.geometry.se3 import apply, invert
 from kinema4d.train import augment, see, see_pack
 from kinema4d.train.loop import Plan, train
 from kinema4d.world.small.complete import CompleteConfig, CompleteNet
-from kinema4d.world.small.look import projection
 from kinema4d.world.small.see import DepthNet, SeeConfig, SegmentNet, level_frame, segment_input
+from kinema4d.world.small.surface import projection
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from kinema4d.train.augment import covered, frayed, recoloured, repainted, thinn
 from kinema4d.train.see_pack import ROBOT, Picture, inside
 from kinema4d.world.small import complete as completing
 from kinema4d.world.small.complete import CompleteNet, Glimpse
-from kinema4d.world.small.look import projection
 from kinema4d.world.small.see import ROOM_UNIT, DepthNet, SegmentNet, depth_input, level_frame, segment_input
+from kinema4d.world.small.surface import projection
 
 LOST = -1
 """Class of pixels that are not learned from."""

@@ -10,9 +10,9 @@ from kinema4d.types import Solid
 from kinema4d.world.small.complete import _include
 from kinema4d.world.small.grip import grips, holds, pulled
 from kinema4d.world.small.group import agreeing
-from kinema4d.world.small.look import settled
 from kinema4d.world.small.parts import Part
 from kinema4d.world.small.pieces import decompose, hull, tray
+from kinema4d.world.small.surface import settled
 
 FRAMES = 24
 SIDES = np.array([[1, 3, 7, 5], [2, 0, 4, 6], [3, 2, 6, 7], [0, 1, 5, 4], [4, 5, 7, 6], [2, 3, 1, 0]])

@@ -9,7 +9,7 @@ import torch
 from kinema4d.geometry.se3 import look_at, place
 from kinema4d.types import Camera
 from kinema4d.world.small.group import gather, without_slivers
-from kinema4d.world.small.look import View, carried, resized, settled, support_height
+from kinema4d.world.small.look import View, carried, resized, support_height
 from kinema4d.world.small.see import (
     DepthNet,
     PatchNet,
@@ -21,6 +21,7 @@ from kinema4d.world.small.see import (
     segment_input,
     world_rays,
 )
+from kinema4d.world.small.surface import settled
 
 H, W = 48, 72
 

@@ -20,11 +20,12 @@ from kinema4d.world.compose import clip_from, robot_pixels
 from kinema4d.world.frames import followed, solids_after, window
 from kinema4d.world.protocol import check_view
 from kinema4d.world.small.checks import SmallWorldWarning, check_camera, check_depth, check_outline
-from kinema4d.world.small.look import Eyes, View, find_parts, guess_depth, stood, support_height, with_surfaces
+from kinema4d.world.small.look import Eyes, View, find_parts, guess_depth, support_height
 from kinema4d.world.small.move import MoveNet, corrected
 from kinema4d.world.small.parts import Part
 from kinema4d.world.small.prior import Prior, render
 from kinema4d.world.small.rigid import Physics, answer, draw
+from kinema4d.world.small.surface import stood, with_surfaces
 
 NEAR = 0.1
 """A part that the robot comes this near to may move, and so may those this near to it, metres."""
