@@ -20,6 +20,7 @@ from kinema4d.train.see_episodes import add_episodes
 from kinema4d.train.see_pack import Picture
 from kinema4d.world.small.checkpoint import load_small, save_small, usual_config
 from kinema4d.world.small.complete import CompleteConfig, CompleteNet
+from kinema4d.world.small.look import Eyes
 from kinema4d.world.small.move import MoveConfig, MoveNet
 from kinema4d.world.small.see import DepthNet, SeeConfig, SegmentNet
 
@@ -137,11 +138,16 @@ def own_network(weights: Path, name: str) -> nn.Module:
     return net
 
 
+def _named(eyes: Eyes, move: MoveNet | None) -> dict[str, nn.Module]:
+    """All networks of a small world that are there, by name."""
+    every = {"depth": eyes.depth, "segment": eyes.segment, "complete": eyes.complete, "blind": eyes.blind, "move": move}
+    return {name: net for name, net in every.items() if net is not None}
+
+
 def replaced(weights: Path, name: str, run: Path, path: Path, about: dict[str, Any]) -> str:
     """The ``weights`` of a small world with the averaged network of a finished ``run`` of a preset; returns the hash."""
     eyes, move, before = load_small(_file(weights))
-    networks: dict[str, nn.Module] = {"depth": eyes.depth, "segment": eyes.segment, "complete": eyes.complete}
-    networks |= {k: v for k, v in {"blind": eyes.blind, "move": move}.items() if v is not None}
+    networks = _named(eyes, move)
     state = torch.load(run / "last.pt", weights_only=True)
     net = PRESETS[name].make()
     net.load_state_dict(state["average"])
@@ -182,8 +188,7 @@ def run_move(
 def with_mover(net: MoveNet, path: Path, about: dict[str, Any]) -> str:
     """A checkpoint of the shipped networks and a correction of motions; returns its hash."""
     eyes, _, shipped = load_small()
-    networks: dict[str, nn.Module] = {"depth": eyes.depth, "segment": eyes.segment, "complete": eyes.complete}
-    networks |= {"move": net} if eyes.blind is None else {"blind": eyes.blind, "move": net}
+    networks = _named(eyes, net)
     kept = {k: v for k, v in shipped.items() if k != "file"}
     return save_small(path, networks, usual_config(*networks), {"eyes": kept, **about})
 

@@ -15,7 +15,8 @@ from kinema4d.types import Camera
 from kinema4d.world.small import board, outline, shape_fit
 from kinema4d.world.small.group import without_crumbs
 from kinema4d.world.small.pieces import plain, shape_pieces, shifted
-from kinema4d.world.small.shape import Shape, mesh_of, moved, scaled, volume
+from kinema4d.world.small.pieces import volume as volume_of
+from kinema4d.world.small.shape import Shape, mesh_of, moved, scaled
 from kinema4d.world.small.shape_fit import Sight, fit
 from kinema4d.world.small.skin import Lamp
 
@@ -57,6 +58,10 @@ def seen(*shapes: Shape, noise: float = 0.0, down: float = 35.0) -> tuple[Sight,
     depth = np.where(made.valid[0], made.points[0, ..., 2], ground)
     depth = depth + noise * np.random.default_rng(0).standard_normal(depth.shape)
     return Sight(made.ids[0] == 1, depth, T[:3, 3] + direction * depth[..., None], eye), made.ids[0]
+
+
+def volume(shape: Shape) -> float:
+    return volume_of(*mesh_of(shape))
 
 
 @pytest.mark.parametrize("shape", ALL.values(), ids=ALL)

@@ -85,19 +85,13 @@ def shut_board(
     is not at that face."""
     if cabinet.half is None or abs(axis[2]) < 0.9:
         return None
-    c, s = np.cos(cabinet.yaw), np.sin(cabinet.yaw)
-    sides = np.array([[c, s, 0.0], [-s, c, 0.0]])
-    middle = np.array([*cabinet.centre, (cabinet.low + cabinet.high) / 2])
-    out = (np.median(points, axis=0) - middle) @ sides.T / cabinet.half
+    sides, middle = _sides(cabinet)
+    out = sides @ (np.median(points, axis=0) - middle) / cabinet.half
     k = int(np.abs(out).argmax())
-    normal = sides[k] * np.sign(out[k])
-    face = float((middle - pivot) @ normal + cabinet.half[k])
+    frame = _face(sides, k, float(out[k]))
+    face = float((middle - pivot) @ frame[2] + cabinet.half[k])
     if abs(face) > 1.5 * PIVOT:
         return None
-    along, up = sides[1 - k], np.array([0.0, 0.0, 1.0])
-    if np.dot(np.cross(along, up), normal) < 0:
-        along = -along
-    frame = np.stack([along, up, normal])
     centre, wide, tall = frame @ (middle - pivot), cabinet.half[1 - k], (cabinet.high - cabinet.low) / 2
     low, high = (centre[0] - wide, centre[1] - tall), (centre[0] + wide, centre[1] + tall)
     board = _box(np.array([*low, face]), np.array([*high, face + THICK]), frame, pivot)
@@ -117,17 +111,11 @@ def shut_front(
     chest's face, however little of it is seen. None where the chest has no such face."""
     if chest.half is None:
         return None
-    c, s = np.cos(chest.yaw), np.sin(chest.yaw)
-    sides = np.array([[c, s, 0.0], [-s, c, 0.0]])
+    sides, middle = _sides(chest)
     k = int(np.abs(sides @ axis).argmax())
-    normal = sides[k] * np.sign(sides[k] @ axis)
-    if normal @ axis < 0.95:
+    frame = _face(sides, k, float(sides[k] @ axis))
+    if frame[2] @ axis < 0.95:
         return None
-    along, up = sides[1 - k], np.array([0.0, 0.0, 1.0])
-    if np.dot(np.cross(along, up), normal) < 0:
-        along = -along
-    frame = np.stack([along, up, normal])
-    middle = np.array([*chest.centre, (chest.low + chest.high) / 2])
     wide, tall = chest.half[1 - k] - FRAME, (chest.high - chest.low) / 2 - FRAME
     if min(wide, tall) < 0.01:
         return None
@@ -138,9 +126,20 @@ def shut_front(
     return (front, *_handle(local, face, low, high, frame @ (eye - middle), frame, middle))
 
 
+def _sides(box: Shape) -> tuple[Float[np.ndarray, "2 3"], Float[np.ndarray, "3"]]:
+    """Directions of the level sides of a box, and its middle."""
+    c, s = np.cos(box.yaw), np.sin(box.yaw)
+    return np.array([[c, s, 0.0], [-s, c, 0.0]]), np.array([*box.centre, (box.low + box.high) / 2])
+
+
+def _face(sides: Float[np.ndarray, "2 3"], k: int, sign: float) -> Float[np.ndarray, "3 3"]:
+    """The frame of a face of a box: level along it, up, out of it on the side that ``sign`` says."""
+    normal, up = sides[k] * np.sign(sign), np.array([0.0, 0.0, 1.0])
+    return np.stack([np.cross(up, normal), up, normal])
+
+
 def _plane(
     points: Float[np.ndarray, "n 3"],
-    along: Float[np.ndarray, "3"],
     normal: Float[np.ndarray, "3"],
     own: Bool[np.ndarray, " n"],
 ) -> tuple[Float[np.ndarray, "3"], Bool[np.ndarray, " n"]]:
@@ -159,8 +158,8 @@ def _plane(
 
 def _line(
     points: Float[np.ndarray, "n 3"], axis: Float[np.ndarray, "3"], pivot: Float[np.ndarray, "3"]
-) -> tuple[Float[np.ndarray, "3"], Float[np.ndarray, "3"], np.ndarray] | None:
-    """Direction of the board across the axis, its normal, and which points are its: what most points are near to."""
+) -> tuple[Float[np.ndarray, "3"], Bool[np.ndarray, " n"]] | None:
+    """The board's normal, and which points are its: what most points are near to."""
     e1 = np.cross(axis, [0.0, 0, 1] if abs(axis[2]) < 0.7 else [1.0, 0, 0])
     e1 /= np.linalg.norm(e1)
     e2 = np.cross(axis, e1)
@@ -187,7 +186,7 @@ def _line(
         point = flat[own].mean(axis=0)
         direction = np.linalg.svd(flat[own] - point, full_matrices=False)[2][0]
     along = direction[0] * e1 + direction[1] * e2
-    return along, np.cross(along, axis), own
+    return np.cross(along, axis), own
 
 
 def _span(values: Float[np.ndarray, " n"], pixel: float) -> tuple[float, float]:

@@ -79,10 +79,15 @@ def without_crumbs(labels: Int32[np.ndarray, "h w"], X: Float[np.ndarray, "h w 3
             continue
         gap, _ = KDTree(X[labels == best]).query(X[own])
         out[own] = np.where(gap < BANDWIDTH, best, 0)
-    kept = np.unique(out[out > 0])
-    order = np.zeros(len(area), np.int32)
+    return _renumbered(out)
+
+
+def _renumbered(labels: Int32[np.ndarray, "h w"]) -> Int32[np.ndarray, "h w"]:
+    """Labels without gaps, in the same order."""
+    kept = np.unique(labels[labels > 0])
+    order = np.zeros(int(labels.max(initial=0)) + 1, np.int32)
     order[kept] = np.arange(1, len(kept) + 1)
-    return order[out]
+    return order[labels]
 
 
 def without_slivers(labels: Int32[np.ndarray, "h w"], X: Float[np.ndarray, "h w 3"]) -> Int32[np.ndarray, "h w"]:
@@ -107,10 +112,7 @@ def without_slivers(labels: Int32[np.ndarray, "h w"], X: Float[np.ndarray, "h w 
     r, c = index[0][loose], index[1][loose]
     near = np.linalg.norm(X[r, c] - X[loose], axis=-1) < BANDWIDTH
     out[loose] = np.where(near, out[r, c], 0)
-    kept = np.unique(out[out > 0])
-    order = np.zeros(count + 1, np.int32)
-    order[kept] = np.arange(1, len(kept) + 1)
-    return order[out]
+    return _renumbered(out)
 
 
 def touching(mine: Bool[np.ndarray, "h w"], X: Float[np.ndarray, "h w 3"]) -> tuple[Int32[np.ndarray, "h w"], int]:

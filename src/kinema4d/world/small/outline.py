@@ -16,11 +16,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.optimize import minimize
 
-from kinema4d.geometry.mesh import Mesh
-from kinema4d.geometry.raster import assemble, rasterize
-from kinema4d.types import Camera
-from kinema4d.world.small.shape import Shape, mesh_of
-from kinema4d.world.small.shape_fit import Sight
+from kinema4d.world.small.shape import Shape
+from kinema4d.world.small.shape_fit import Sight, drawn
 
 FITS = 0.12
 """Share of a part's pixels that an outline may lack or have too many of."""
@@ -73,15 +70,6 @@ def by_outline(sight: Sight, free: Bool[np.ndarray, "h w"]) -> Float[np.ndarray,
         return None
     shift = float(np.median(made[own] / sight.depth[own]))
     return np.where(own, made, sight.depth * shift)
-
-
-def drawn(shape: Shape, camera: Camera) -> tuple[Float[np.ndarray, "h w"], Bool[np.ndarray, "h w"]]:
-    """Depth of a solid, and where it is seen."""
-    vertices, faces = mesh_of(shape)
-    surface = Mesh(vertices=vertices, faces=faces, colors=np.zeros((len(faces), 3), np.uint8))
-    T = np.linalg.inv(camera.poses(1)[0])
-    made = rasterize(assemble([(surface, 0)]), T[None, None], camera, threads=1)
-    return made.points[0, ..., 2], made.valid[0]
 
 
 class _Window:

@@ -108,13 +108,6 @@ def outline(shape: Shape) -> Float[np.ndarray, "k 2"]:
     return np.concatenate([ends[0], outer, inner[::-1], ends[1]])
 
 
-def volume(shape: Shape) -> float:
-    """Cubic metres."""
-    vertices, faces = mesh_of(shape)
-    a, b, c = (vertices[faces[:, i]] - vertices.mean(axis=0) for i in range(3))
-    return abs(float((np.cross(a, b) * c).sum()) / 6)
-
-
 def scaled(shape: Shape, factor: float) -> Shape:
     """Larger or smaller by ``factor``, on the same spot."""
     about = np.array([0.0, shape.low])

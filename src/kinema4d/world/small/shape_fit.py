@@ -10,6 +10,7 @@ from scipy.optimize import least_squares, minimize
 
 from kinema4d.geometry.mesh import Mesh
 from kinema4d.geometry.raster import assemble, rasterize
+from kinema4d.geometry.se3 import invert
 from kinema4d.types import Camera
 from kinema4d.world.small.shape import Shape, mesh_of
 
@@ -121,15 +122,7 @@ def fit(sight: Sight, low: float = 0.0) -> Shape | None:
 def disagreement(shape: Shape, sight: Sight) -> tuple[float, float]:
     """How far the part's pixels are from the solid in the median, metres, and the share of pixels that it lacks or has
     too many of."""
-    vertices, faces = mesh_of(shape)
-    surface = Mesh(vertices=vertices, faces=faces, colors=np.zeros((len(faces), 3), np.uint8))
-    T = np.linalg.inv(sight.camera.poses(1)[0])
-    made = rasterize(assemble([(surface, 0)]), T[None, None], sight.camera, threads=1)
-    return compared(made.points[0, ..., 2], made.valid[0], sight)
-
-
-def compared(there: Float[np.ndarray, "h w"], hit: Bool[np.ndarray, "h w"], sight: Sight) -> tuple[float, float]:
-    """The same for a depth map of the solid and where it has one."""
+    there, hit = drawn(shape, sight.camera)
     seen = sight.depth > 0
     own = sight.own & seen
     off = np.abs(there - sight.depth)
@@ -139,6 +132,14 @@ def compared(there: Float[np.ndarray, "h w"], hit: Bool[np.ndarray, "h w"], sigh
     lacks = (own & ~hit).sum() + (both & (off > 3 * BAND)).sum()
     extra = (hit & seen & ~sight.own & (there < sight.depth - BAND)).sum()
     return float(np.median(off[both])), float((lacks + extra) / own.sum())
+
+
+def drawn(shape: Shape, camera: Camera) -> tuple[Float[np.ndarray, "h w"], Bool[np.ndarray, "h w"]]:
+    """Depth of a solid, and where it is seen."""
+    vertices, faces = mesh_of(shape)
+    surface = Mesh(vertices=vertices, faces=faces, colors=np.zeros((len(faces), 3), np.uint8))
+    made = rasterize(assemble([(surface, 0)]), invert(camera.poses(1)[0])[None, None], camera, threads=1)
+    return made.points[0, ..., 2], made.valid[0]
 
 
 # ---------------------------------------------------------------------- balls
@@ -217,11 +218,10 @@ def turned(cloud: Cloud, low: float) -> Shape | None:
     radii = np.linalg.norm(P[:, :2] - found, axis=1)
     top = float(np.percentile(cloud.every[:, 2], 99.5))
     if out.sum() < 8:  # a bowl from above shows nothing of its outer side
-        out, radii = np.ones(len(P), bool), radii + WALL
-        line = profile(P[:, 2], radii, low, top, width)
-        return (
-            None if line is None else Shape(centre=found, low=low, high=top, profile=line, wall=WALL, floor=low + WALL)
-        )
+        line = profile(P[:, 2], radii + WALL, low, top, width)
+        if line is None:
+            return None
+        return Shape(centre=found, low=low, high=top, profile=line, wall=WALL, floor=low + WALL)
     line = profile(P[out, 2], radii[out], low, top, width)
     if line is None:
         return None
@@ -309,9 +309,7 @@ def hollow(
     rim = float(np.interp(top, line[:, 1], line[:, 0]))
     below = (away < 0.6 * rim) & (cloud.every[:, 2] < top - max(0.008, 0.15 * (top - line[0, 1])))
     inner = ~out & (P[:, 2] > line[0, 1])
-    if inner.sum() < 0.06 * len(P) and below.sum() < 6:
-        return None, 0.0
-    if not inner.any():
+    if not inner.any() or (inner.sum() < 0.06 * len(P) and below.sum() < 6):
         return None, 0.0
     thick = np.median(np.interp(P[inner, 2], line[:, 1], line[:, 0]) - radii[inner])
     ground = (away < 0.5 * rim) & (cloud.every[:, 2] < top - 0.4 * (top - line[0, 1]))
@@ -348,10 +346,10 @@ def box(cloud: Cloud, low: float, sight: Sight) -> Shape | None:
     if (half < 0.004).any() or half.max() > 0.3 or high - low < 0.006:
         return None
     start = Shape(centre=frame.T @ ends.mean(axis=0), low=low, high=high, yaw=yaw, half=half)
-    return refined(start, sight, cloud)
+    return refined(start, sight)
 
 
-def refined(shape: Shape, sight: Sight, cloud: Cloud) -> Shape:
+def refined(shape: Shape, sight: Sight) -> Shape:
     """The box moved, turned and resized until it agrees best with the pixels around it."""
     assert shape.half is not None
     rows, columns = np.nonzero(sight.own)

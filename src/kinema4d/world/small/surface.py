@@ -95,10 +95,7 @@ def _boarded(part: Part, seen: Float[np.ndarray, "n 3"], parts: Sequence[Part], 
 
 def leveled(view: View) -> Sight:
     """The picture in the level frame over the camera's foot, no part chosen yet."""
-    T = np.eye(4)
-    T[:3, :3] = level_frame(view.camera)
-    T[:3, 3] = -T[:3, :3] @ np.array([*view.camera.poses(1)[0][:2, 3], view.support])
-    T = T @ view.camera.poses(1)[0]
+    T = T_level_world(view.camera, view.support) @ view.camera.poses(1)[0]
     points = (rays(view.camera.K, *view.robot.shape) * view.depth[..., None]) @ T[:3, :3].T + T[:3, 3]
     return Sight(np.zeros(view.robot.shape, bool), view.depth, points, replace(view.camera, T_world_camera=T))
 
@@ -145,9 +142,9 @@ def _completed(
 
 def _recognised(part: Part, sight: Sight, glimpse: Glimpse, others: Sequence[Float[np.ndarray, "_ 3"]]) -> Shape | None:
     """The everyday solid that a part is, if it is one: in any way free, of fixed furniture only boxes."""
-    if part.joint not in ("free", "fixed") or not sight.own.any():
+    if part.joint not in ("free", "fixed") or not (sight.own & (sight.depth > 0)).any():
         return None
-    low = float(np.percentile(sight.points[sight.own & (sight.depth > 0)][:, 2], 1)) if part.mask.any() else 0.0
+    low = float(np.percentile(sight.points[sight.own & (sight.depth > 0)][:, 2], 1))
     shape = fit(sight, low if low > 2 * SNAP else 0.0)
     if shape is not None and shape.low > 0 and _feet_hidden(mesh_of(shape)[0], glimpse, others):
         shape = fit(sight, 0.0)
@@ -192,12 +189,17 @@ def _feet_hidden(
     return bool((seen > uvz[:, 2] + 0.008).mean() < 0.2)
 
 
-def projection(camera: Camera, support: float = 0.0) -> Float[np.ndarray, "3 4"]:
-    """From the level frame over the camera's foot to pixels."""
+def T_level_world(camera: Camera, support: float) -> Float[np.ndarray, "4 4"]:
+    """To the level frame over the camera's foot, the support at 0."""
     T = np.eye(4)
     T[:3, :3] = level_frame(camera)
     T[:3, 3] = -T[:3, :3] @ np.array([*camera.poses(1)[0][:2, 3], support])
-    return camera.K @ (invert(camera.poses(1)[0]) @ invert(T))[:3]
+    return T
+
+
+def projection(camera: Camera, support: float = 0.0) -> Float[np.ndarray, "3 4"]:
+    """From the level frame over the camera's foot to pixels."""
+    return camera.K @ (invert(camera.poses(1)[0]) @ invert(T_level_world(camera, support)))[:3]
 
 
 def settled(vertices: Float[np.ndarray, "v 3"], joint: str, reach: float = SNAP) -> Float[np.ndarray, "v 3"]:
