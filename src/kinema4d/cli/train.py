@@ -10,7 +10,7 @@ from kinema4d.cli.progress import bar
 
 def train(
     *,
-    preset: Literal["small", "small-segment", "small-depth", "small-complete", "small-blind", "small-move"],
+    preset: Literal["small", "small-segment", "small-complete", "small-blind", "small-move"],
     data: Path,
     out: Path,
     scenes: int = 4000,

@@ -15,14 +15,14 @@ from kinema4d.data.pool import Progress
 from kinema4d.train import move_pack, see_pack
 from kinema4d.train.loop import Plan, Task, train
 from kinema4d.train.move import MoveTask, split
-from kinema4d.train.see import CompleteTask, DepthTask, SegmentTask
+from kinema4d.train.see import BlindTask, CompleteTask, SegmentTask
 from kinema4d.train.see_episodes import add_episodes
 from kinema4d.train.see_pack import Picture
 from kinema4d.world.small.checkpoint import load_small, save_small, usual_config
 from kinema4d.world.small.complete import CompleteConfig, CompleteNet
 from kinema4d.world.small.look import Eyes
 from kinema4d.world.small.move import MoveConfig, MoveNet
-from kinema4d.world.small.see import DepthNet, SeeConfig, SegmentNet
+from kinema4d.world.small.see import BlindNet, SeeConfig, SegmentNet
 
 ROBOTS = ("panda", "xarm7", "ur5", "k4arm", "ur5+k4grip", "xarm7+k4hand")
 """Robots that the small world learns from; the WidowX is kept for judging."""
@@ -42,8 +42,6 @@ class Preset:
     """What it is taught."""
     plan: Plan
     """How long."""
-    after: tuple[str, ...] = ()
-    """Networks that it needs: first the one that it starts as."""
 
 
 PRESETS: dict[str, Preset] = {
@@ -53,12 +51,6 @@ PRESETS: dict[str, Preset] = {
         task=lambda net, pictures, held_out: SegmentTask(net, pictures, held_out, size=8),
         plan=Plan(steps=8000, rate=2e-3, warmup=100, ema=0.998, validate_every=250, log_every=25, save_every=120),
     ),
-    "small-depth": Preset(
-        about="depth where no sensor gives it",
-        make=lambda: DepthNet(SeeConfig()),
-        task=lambda net, pictures, held_out: DepthTask(net, pictures, held_out, size=8),
-        plan=Plan(steps=2000, rate=2e-3, warmup=100, ema=0.998, validate_every=250, log_every=25, save_every=120),
-    ),
     "small-complete": Preset(
         about="unseen sides of parts",
         make=lambda: CompleteNet(CompleteConfig()),
@@ -66,11 +58,10 @@ PRESETS: dict[str, Preset] = {
         plan=Plan(steps=7500, rate=2e-3, warmup=100, ema=0.998, validate_every=250, log_every=25, save_every=120),
     ),
     "small-blind": Preset(
-        about="which pixels are one part where no sensor gives depth",
-        make=lambda: SegmentNet(SeeConfig()),
-        task=lambda net, pictures, held_out: SegmentTask(net, pictures, held_out, size=8),
-        plan=Plan(steps=1500, rate=1e-3, warmup=50, ema=0.996, validate_every=250, log_every=25, save_every=120),
-        after=("small-segment", "small-depth"),
+        about="depth and parts where no sensor gives depth",
+        make=lambda: BlindNet(SeeConfig()),
+        task=lambda net, pictures, held_out: BlindTask(net, pictures, held_out, size=8),
+        plan=Plan(steps=8000, rate=2e-3, warmup=100, ema=0.998, validate_every=250, log_every=25, save_every=120),
     ),
 }
 """Every network that sees; ``small`` trains all of them and writes the checkpoint."""
@@ -114,12 +105,6 @@ def run(
     torch.manual_seed(plan.seed)
     net = preset.make()
     task = preset.task(net, pictures, held_out)
-    if preset.after:
-        first, depth = (trained(other, out.parent) for other in preset.after)
-        net.load_state_dict(first.state_dict())
-        assert isinstance(task, SegmentTask)
-        assert isinstance(depth, DepthNet)
-        task.guess = depth
     if start is not None:
         net.load_state_dict(own_network(start, name).state_dict())
     return train(task, plan, out, config={"preset": name}, tell=tell)
@@ -132,16 +117,13 @@ def _file(weights: Path) -> Path | None:
 
 def own_network(weights: Path, name: str) -> nn.Module:
     """The network that a preset trains, out of the weights of a small world."""
-    net = getattr(load_small(_file(weights))[0], name.removeprefix("small-"))
-    if net is None:
-        raise ValueError(f"{weights} has no network for {name}")
-    return net
+    return getattr(load_small(_file(weights))[0], name.removeprefix("small-"))
 
 
 def _named(eyes: Eyes, move: MoveNet | None) -> dict[str, nn.Module]:
     """All networks of a small world that are there, by name."""
-    every = {"depth": eyes.depth, "segment": eyes.segment, "complete": eyes.complete, "blind": eyes.blind, "move": move}
-    return {name: net for name, net in every.items() if net is not None}
+    every = {"segment": eyes.segment, "complete": eyes.complete, "blind": eyes.blind}
+    return every if move is None else {**every, "move": move}
 
 
 def replaced(weights: Path, name: str, run: Path, path: Path, about: dict[str, Any]) -> str:
@@ -156,16 +138,6 @@ def replaced(weights: Path, name: str, run: Path, path: Path, about: dict[str, A
     return save_small(
         path, networks, usual_config(*networks), {"before": kept, name: {"steps": state["step"], **about}}
     )
-
-
-def trained(name: str, runs: Path) -> nn.Module:
-    """The averaged network of the run ``runs/<name>``; where there is none, the package's."""
-    file, net = runs / name / "last.pt", PRESETS[name].make()
-    if file.is_file():
-        net.load_state_dict(torch.load(file, weights_only=True)["average"])
-    else:
-        net.load_state_dict(getattr(load_small()[0], name.removeprefix("small-")).state_dict())
-    return net.eval().requires_grad_(False)
 
 
 def run_move(

@@ -14,9 +14,20 @@ from kinema4d.train.augment import covered, frayed, recoloured, repainted, thinn
 from kinema4d.train.see_pack import ROBOT, Picture, inside
 from kinema4d.world.small import complete as completing
 from kinema4d.world.small.complete import CompleteNet, Glimpse
-from kinema4d.world.small.see import ROOM_UNIT, DepthNet, SegmentNet, depth_input, level_frame, segment_input
+from kinema4d.world.small.see import (
+    ROOM_UNIT,
+    BlindNet,
+    Said,
+    SegmentNet,
+    blind_input,
+    level_frame,
+    level_points,
+    segment_input,
+)
 from kinema4d.world.small.surface import projection
 
+DEPTH_UNIT = 50.0
+"""Errors of depth count by their square up to one part in so many."""
 LOST = -1
 """Class of pixels that are not learned from."""
 
@@ -55,15 +66,20 @@ def marks(picture: Picture, X: np.ndarray) -> Marks:
 _MIRROR = np.array([1, -1, 1, 1, -1, 1], np.float32)[:, None, None]
 
 
-def mirrored(x: np.ndarray, m: Marks) -> tuple[np.ndarray, Marks]:
+def mirrored(m: Marks) -> Marks:
     """Left for right. The axis of a hinge turns the other way round, that of a slide like any direction."""
-    x = x[:, :, ::-1].copy()
-    x[5] *= -1  # y of the normal
     vectors = m.vectors[:, :, ::-1].copy()
     vectors[:6] *= _MIRROR
     kind = m.kind[:, ::-1]
     vectors[6:] *= np.where(kind == 4, np.array([-1, 1, -1])[:, None, None], np.array([1, -1, 1])[:, None, None])
-    return x, Marks(kind, vectors, m.room[:, :, ::-1].copy())
+    return Marks(kind, vectors, m.room[:, :, ::-1].copy())
+
+
+def turned_over(x: np.ndarray, sideways: int) -> np.ndarray:
+    """Channels [c,h,w] left for right; ``sideways`` is the one that holds a y."""
+    x = x[:, :, ::-1].copy()
+    x[sideways] *= -1
+    return x
 
 
 class _Task:
@@ -94,17 +110,9 @@ class SegmentTask(_Task):
         *,
         size: int = 8,
         seed: int = 0,
-        guess: DepthNet | None = None,
     ) -> None:
         super().__init__(pictures, held_out, size, seed)
-        self.model, self.guess = model, guess
-
-    def _depth(self, p: Picture, rgb: np.ndarray, rng: np.random.Generator | None) -> tuple[np.ndarray, np.ndarray]:
-        """Depth as it will be given: a sensor's, or what a network guesses."""
-        if self.guess is not None:
-            depth = guessed(self.guess, p, rgb)
-            return depth, depth > 0
-        return (p.depth, p.depth > 0) if rng is None else worn(p.depth, rng)
+        self.model = model
 
     def loss(self, step: int) -> Tensor:
         """Of one batch."""
@@ -113,133 +121,138 @@ class SegmentTask(_Task):
         for p in pictures:
             p = varied(p, rng)
             rgb = recoloured(repainted(p.rgb, p.ids, rng) if rng.random() < 0.5 else p.rgb, rng)
-            depth, valid = self._depth(p, rgb, rng)
+            depth, valid = worn(p.depth, rng)
             x, X = segment_input(rgb, depth, valid, p.ids == ROBOT, p.camera)
             m = marks(p, X)
             if rng.random() < 0.5:
-                x, m = mirrored(x, m)
+                x, m = turned_over(x, 5), mirrored(m)  # y of the normal
             inputs.append(x)
             truth.append(m)
-        return self._loss(torch.from_numpy(np.stack(inputs)), truth)
-
-    def _loss(self, x: Tensor, truth: Sequence[Marks]) -> Tensor:
-        said = self.model(x)
-        kind = torch.from_numpy(np.stack([m.kind for m in truth])).long()
-        vectors = torch.from_numpy(np.stack([m.vectors for m in truth]))
-        room = torch.from_numpy(np.stack([m.room for m in truth]))
-        weight = torch.tensor([1.0, 2.0, 3.0, 4.0, 4.0])
-        total = F.cross_entropy(said.kind, kind.clamp(min=0), weight=weight, reduction="none")
-        total = (total * (kind >= 0)).mean() * 3
-        thing, joint = (kind > 0).float(), (kind > 2).float()
-        count, joints = thing.sum().clamp(min=1), joint.sum().clamp(min=1)
-        known = (x[:, 9] > 0).float()
-        middle, pivot, axis = vectors.split(3, 1)
-        total = (
-            total
-            + (F.smooth_l1_loss(said.vote / 0.02, middle / 0.02, reduction="none").sum(1) * thing * known).sum() / count
-        )
-        hinge = (kind == 4).float() * known
-        far = F.smooth_l1_loss(said.pivot / 0.03, pivot / 0.03, reduction="none").sum(1)
-        total = total + (far * hinge).sum() / hinge.sum().clamp(min=1)
-        total = total + 3 * (F.smooth_l1_loss(said.axis, axis, reduction="none").sum(1) * joint).sum() / joints
-        total = total + 0.5 * (F.smooth_l1_loss(said.room, room, reduction="none").sum(1) * joint).sum() / joints
-        return total
+        x = torch.from_numpy(np.stack(inputs))
+        return part_loss(self.model(x), truth, (x[:, 9] > 0).float())
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> dict[str, float]:
-        """Overlap of things with the truth, share of right joints, error of votes and axes."""
+        """Figures of :func:`part_figures`."""
         assert isinstance(model, SegmentNet)
-        both = either = right = things = 0.0
-        vote, pivot, turn = [], [], []
+        found = []
         for p in self.held_out:
-            depth, valid = self._depth(p, p.rgb, None)
-            x, X = segment_input(p.rgb, depth, valid, p.ids == ROBOT, p.camera)
-            m, said = marks(p, X), model(torch.from_numpy(x)[None])
-            kind = said.kind[0].argmax(0).numpy()
-            ok = m.kind >= 0
-            a, b = (kind > 0) & ok, (m.kind > 0) & ok
-            both, either = both + (a & b).sum(), either + (a | b).sum()
-            right, things = right + (kind == m.kind)[b].sum(), things + b.sum()
-            vote.append(np.linalg.norm(said.vote[0].numpy() - m.vectors[:3], axis=0)[b])
-            hinge, joint = m.kind == 4, m.kind > 2
-            pivot.append(np.linalg.norm(said.pivot[0].numpy() - m.vectors[3:6], axis=0)[hinge])
-            axis = said.axis[0].numpy()
-            cosine = (axis * m.vectors[6:]).sum(0) / np.maximum(np.linalg.norm(axis, axis=0), 1e-6)
-            turn.append(np.degrees(np.arccos(np.clip(cosine[joint], -1, 1))))
-        middle = lambda a: float(np.median(np.concatenate(a))) if sum(map(len, a)) else 0.0  # noqa: E731
-        return {
-            "overlap": float(both / max(either, 1)),
-            "joint_right": float(right / max(things, 1)),
-            "vote_mm": 1000 * middle(vote),
-            "pivot_mm": 1000 * middle(pivot),
-            "axis_deg": middle(turn),
-        }
+            x, X = segment_input(p.rgb, p.depth, p.depth > 0, p.ids == ROBOT, p.camera)
+            found.append((marks(p, X), model(torch.from_numpy(x)[None])))
+        return part_figures(found)
 
 
-@torch.no_grad()
-def guessed(net: DepthNet, p: Picture, rgb: np.ndarray) -> np.ndarray:
-    """Depth of a picture as a network guesses it, exact on the robot, as the world makes it."""
-    robot = p.ids == ROBOT
-    x, reference = depth_input(rgb, robot, p.depth, p.camera)
-    guess = 1 / net(torch.from_numpy(x)[None], torch.from_numpy(reference)[None])[0].numpy()
-    return np.where(robot & (p.depth > 0), p.depth, guess).astype(np.float32)
+def part_loss(said: Said, truth: Sequence[Marks], known: Tensor) -> Tensor:
+    """Of what is said about parts; places count where pixels are ``known`` [b,h,w]."""
+    kind = torch.from_numpy(np.stack([m.kind for m in truth])).long()
+    vectors = torch.from_numpy(np.stack([m.vectors for m in truth]))
+    room = torch.from_numpy(np.stack([m.room for m in truth]))
+    weight = torch.tensor([1.0, 2.0, 3.0, 4.0, 4.0])
+    total = F.cross_entropy(said.kind, kind.clamp(min=0), weight=weight, reduction="none")
+    total = (total * (kind >= 0)).mean() * 3
+    thing, joint = (kind > 0).float(), (kind > 2).float()
+    count, joints = thing.sum().clamp(min=1), joint.sum().clamp(min=1)
+    middle, pivot, axis = vectors.split(3, 1)
+    far = F.smooth_l1_loss(said.vote / 0.02, middle / 0.02, reduction="none").sum(1)
+    total = total + (far * thing * known).sum() / count
+    hinge = (kind == 4).float() * known
+    far = F.smooth_l1_loss(said.pivot / 0.03, pivot / 0.03, reduction="none").sum(1)
+    total = total + (far * hinge).sum() / hinge.sum().clamp(min=1)
+    total = total + 3 * (F.smooth_l1_loss(said.axis, axis, reduction="none").sum(1) * joint).sum() / joints
+    return total + 0.5 * (F.smooth_l1_loss(said.room, room, reduction="none").sum(1) * joint).sum() / joints
 
 
-class DepthTask(_Task):
-    """Teach :class:`DepthNet`."""
+def part_figures(found: Sequence[tuple[Marks, Said]]) -> dict[str, float]:
+    """Overlap of things with the truth, share of right joints, error of votes and axes, over pictures."""
+    both = either = right = things = 0.0
+    vote, pivot, turn = [], [], []
+    for m, said in found:
+        kind = said.kind[0].argmax(0).numpy()
+        ok = m.kind >= 0
+        a, b = (kind > 0) & ok, (m.kind > 0) & ok
+        both, either = both + (a & b).sum(), either + (a | b).sum()
+        right, things = right + (kind == m.kind)[b].sum(), things + b.sum()
+        vote.append(np.linalg.norm(said.vote[0].numpy() - m.vectors[:3], axis=0)[b])
+        hinge, joint = m.kind == 4, m.kind > 2
+        pivot.append(np.linalg.norm(said.pivot[0].numpy() - m.vectors[3:6], axis=0)[hinge])
+        axis = said.axis[0].numpy()
+        cosine = (axis * m.vectors[6:]).sum(0) / np.maximum(np.linalg.norm(axis, axis=0), 1e-6)
+        turn.append(np.degrees(np.arccos(np.clip(cosine[joint], -1, 1))))
+    middle = lambda a: float(np.median(np.concatenate(a))) if sum(map(len, a)) else 0.0  # noqa: E731
+    return {
+        "overlap": float(both / max(either, 1)),
+        "joint_right": float(right / max(things, 1)),
+        "vote_mm": 1000 * middle(vote),
+        "pivot_mm": 1000 * middle(pivot),
+        "axis_deg": middle(turn),
+    }
+
+
+class BlindTask(_Task):
+    """Teach :class:`BlindNet`: depth, and parts as seen from where that depth has them."""
 
     def __init__(
-        self, model: DepthNet, pictures: Sequence[Picture], held_out: Sequence[Picture], *, size: int = 8, seed: int = 0
+        self, model: BlindNet, pictures: Sequence[Picture], held_out: Sequence[Picture], *, size: int = 8, seed: int = 0
     ) -> None:
         super().__init__(pictures, held_out, size, seed)
         self.model = model
 
     def loss(self, step: int) -> Tensor:
-        """Logarithm of depth, things and edges more than the rest."""
+        """Of one batch."""
         pictures, rng = self._drawn(step)
-        rows = []
-        for p in pictures:
-            p = varied(p, rng)
+        pictures, rows, flip = [varied(p, rng) for p in pictures], [], rng.random(self.size) < 0.5
+        for p, f in zip(pictures, flip, strict=True):
+            rgb = recoloured(repainted(p.rgb, p.ids, rng) if rng.random() < 0.4 else p.rgb, rng)
             robot = p.ids == ROBOT
-            rgb = repainted(p.rgb, p.ids, rng) if rng.random() < 0.3 else p.rgb
-            x, reference = depth_input(recoloured(rgb, rng), robot, p.depth, p.camera)
-            rows.append((x, reference, p.inverse * np.float32(5.0 / 65535), (p.ids > 0) & ~robot, robot))
-        flip = rng.random(len(rows)) < 0.5
-        x, reference, inverse, thing, robot = (
-            torch.from_numpy(np.stack([r[i][..., ::-1] if f else r[i] for r, f in zip(rows, flip, strict=True)]))
-            for i in range(5)
-        )
-        x[torch.from_numpy(flip), 7] *= -1  # y of the rays
-        guess = self.model(x, reference)
-        known = ((inverse > 0) & ~robot).float()
-        error = (guess.clamp(min=1e-3).log() - inverse.clamp(min=1e-3).log()) * 20
-        weight = known * (1 + 5 * thing)
-        total = (F.smooth_l1_loss(error, torch.zeros_like(error), reduction="none") * weight).sum() / weight.sum()
-        for axis in (-1, -2):
-            slope = torch.diff(error, dim=axis)
-            n = slope.shape[axis]
-            w = weight.narrow(axis, 0, n) * weight.narrow(axis, 1, n)
-            total = total + (slope.abs() * w).sum() / w.sum().clamp(min=1)
-        return total
+            x, reference = blind_input(rgb, robot, p.depth, p.camera)
+            truth = [reference, p.inverse * np.float32(5.0 / 65535), (p.ids > 0) & ~robot, robot]
+            x, truth = (turned_over(x, 7), [a[:, ::-1] for a in truth]) if f else (x, truth)  # y of the rays
+            rows.append((x, *truth))
+        x, reference, inverse, thing, robot = (torch.from_numpy(np.stack([r[i] for r in rows])) for i in range(5))
+        guess, said = self.model(x, reference)
+        far = (1 / guess.detach().clamp(min=1e-3)).numpy()
+        m = [
+            marks(p, level_points(z[:, ::-1] if f else z, p.camera))
+            for p, z, f in zip(pictures, far, flip, strict=True)
+        ]
+        m = [mirrored(a) if f else a for a, f in zip(m, flip, strict=True)]
+        return depth_loss(guess, inverse, thing, robot) + part_loss(said, m, (inverse > 0).float())
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> dict[str, float]:
-        """Median error of things and of the rest within reach."""
-        assert isinstance(model, DepthNet)
-        things, rest = [], []
+        """Figures of :func:`part_figures`, and median error in depth of things and of the rest within reach."""
+        assert isinstance(model, BlindNet)
+        things, rest, found = [], [], []
         for p in self.held_out:
             robot = p.ids == ROBOT
-            x, reference = depth_input(p.rgb, robot, p.depth, p.camera)
-            z = 1 / model(torch.from_numpy(x)[None], torch.from_numpy(reference)[None])[0].numpy()
+            x, reference = blind_input(p.rgb, robot, p.depth, p.camera)
+            guess, said = model(torch.from_numpy(x)[None], torch.from_numpy(reference)[None])
+            z = 1 / guess[0].numpy()
             error = np.abs(z - p.depth)
             things.append(error[(p.ids > 0) & ~robot])
             rest.append(error[(p.ids == 0) & (p.depth > 0) & (p.depth < 1.5)])
+            found.append((marks(p, level_points(z, p.camera)), said))
         thing, around = np.concatenate(things), np.concatenate(rest)
         return {
             "thing_mm": 1000 * float(np.median(thing)),
             "thing_p90_mm": 1000 * float(np.percentile(thing, 90)),
             "table_mm": 1000 * float(np.median(around)),
+            **part_figures(found),
         }
+
+
+def depth_loss(guess: Tensor, inverse: Tensor, thing: Tensor, robot: Tensor) -> Tensor:
+    """Of the logarithm of depth, things and edges more than the rest."""
+    known = ((inverse > 0) & ~robot).float()
+    error = (guess.clamp(min=1e-3).log() - inverse.clamp(min=1e-3).log()) * DEPTH_UNIT
+    weight = known * (1 + 5 * thing)
+    total = (F.smooth_l1_loss(error, torch.zeros_like(error), reduction="none") * weight).sum() / weight.sum()
+    for axis in (-1, -2):
+        slope = torch.diff(error, dim=axis)
+        n = slope.shape[axis]
+        w = weight.narrow(axis, 0, n) * weight.narrow(axis, 1, n)
+        total = total + (slope.abs() * w).sum() / w.sum().clamp(min=1)
+    return total
 
 
 # ---------------------------------------------------------------------- unseen sides

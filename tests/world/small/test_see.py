@@ -11,11 +11,11 @@ from kinema4d.types import Camera
 from kinema4d.world.small.group import gather, without_slivers
 from kinema4d.world.small.look import View, carried, resized, support_height
 from kinema4d.world.small.see import (
-    DepthNet,
+    BlindNet,
     PatchNet,
     SeeConfig,
     SegmentNet,
-    depth_input,
+    blind_input,
     level_frame,
     reference_inverse,
     segment_input,
@@ -58,7 +58,7 @@ def test_what_the_networks_see_does_not_depend_on_how_the_world_is_turned_or_whe
     there = moved(camera, place(1.0, -2.0, 0.0, yaw=1.1))
     for make in (
         lambda c: segment_input(rgb, depth, depth > 0, robot, c)[0],
-        lambda c: depth_input(rgb, robot, depth, c)[0],
+        lambda c: blind_input(rgb, robot, depth, c)[0],
         lambda c: segment_input(rgb, depth, depth > 0, robot, c)[1],
     ):
         np.testing.assert_allclose(make(there), make(camera), atol=2e-5)
@@ -86,10 +86,10 @@ def test_the_reference_depth_is_the_tables():
     np.testing.assert_allclose(reference[near], 1 / table[near], rtol=1e-5)
 
 
-def test_an_untrained_depth_network_says_the_support():
+def test_an_untrained_network_without_a_sensor_says_the_support():
     camera = a_camera()
-    x, reference = depth_input(np.zeros((H, W, 3), np.uint8), np.zeros((H, W), bool), np.zeros((H, W)), camera)
-    guess = DepthNet(SeeConfig())(torch.from_numpy(x)[None], torch.from_numpy(reference)[None])
+    x, reference = blind_input(np.zeros((H, W, 3), np.uint8), np.zeros((H, W), bool), np.zeros((H, W)), camera)
+    guess, _ = BlindNet(SeeConfig())(torch.from_numpy(x)[None], torch.from_numpy(reference)[None])
     np.testing.assert_allclose(guess[0].detach().numpy(), reference, rtol=1e-5)
 
 

@@ -200,7 +200,7 @@ def test_weights_survive_a_round_trip_and_damage_is_refused(tmp_path):
 
     config = usual_config()
     config["complete"]["width"] = 64
-    networks = {"depth": eyes.depth, "segment": eyes.segment, "complete": eyes.complete}
+    networks = {"segment": eyes.segment, "complete": eyes.complete, "blind": eyes.blind}
     save_small(file, networks, config, {})
     with pytest.raises(ValueError, match="does not fit its own configuration"):
         load_small(file)

@@ -18,34 +18,32 @@ from torch import nn  # noqa: E402
 from kinema4d.world.small.complete import CompleteConfig, CompleteNet  # noqa: E402
 from kinema4d.world.small.look import Eyes  # noqa: E402
 from kinema4d.world.small.move import MoveConfig, MoveNet  # noqa: E402
-from kinema4d.world.small.see import DepthNet, SeeConfig, SegmentNet  # noqa: E402
+from kinema4d.world.small.see import BlindNet, SeeConfig, SegmentNet  # noqa: E402
 
 SHIPPED = Path(__file__).parent / "weights" / "small.safetensors"
 """The weights that come with the package."""
-FORMAT = "kinema4d small world 1"
+FORMAT = "kinema4d small world 2"
 """What a file says it is."""
 AGAIN = "get it again, or train one with kinema4d train"
 
 
 def modules(config: dict[str, Any]) -> dict[str, nn.Module]:
-    """The networks of a configuration, by name; ``blind`` and ``move`` only where it has them."""
+    """The networks of a configuration, by name; ``move`` only where it has one."""
     see = SeeConfig(widths=tuple(config["see"]["widths"]))
-    blind = {"blind": SegmentNet(SeeConfig(widths=tuple(config["blind"]["widths"])))} if "blind" in config else {}
     move = {"move": MoveNet(MoveConfig(**config["move"]))} if "move" in config else {}
     return {
-        "depth": DepthNet(see),
         "segment": SegmentNet(see),
+        "blind": BlindNet(see),
         "complete": CompleteNet(CompleteConfig(**config["complete"])),
-        **blind,
         **move,
     }
 
 
 def usual_config(*networks: str) -> dict[str, Any]:
-    """Of the shipped size; ``blind`` and ``move`` where they are among ``networks``."""
+    """Of the shipped size; ``move`` where it is among ``networks``."""
     config = {"see": asdict(SeeConfig()), "complete": asdict(CompleteConfig())}
-    more = {"blind": asdict(SeeConfig()), "move": asdict(MoveConfig())}
-    return json.loads(json.dumps(config | {k: v for k, v in more.items() if k in networks}))
+    more = {"move": asdict(MoveConfig())} if "move" in networks else {}
+    return json.loads(json.dumps(config | more))
 
 
 def save_small(path: str | Path, networks: dict[str, nn.Module], config: dict[str, Any], about: dict[str, Any]) -> str:
@@ -100,12 +98,11 @@ def load_small(path: str | Path | None = None) -> tuple[Eyes, MoveNet | None, di
         own = {n.removeprefix(f"{name}."): v.float() for n, v in state.items() if n.startswith(f"{name}.")}
         net.load_state_dict(own)
         net.eval().requires_grad_(False)
-    depth, segment, complete = networks["depth"], networks["segment"], networks["complete"]
-    blind, move = networks.get("blind"), networks.get("move")
-    assert isinstance(depth, DepthNet)
+    segment, complete, blind = networks["segment"], networks["complete"], networks["blind"]
+    move = networks.get("move")
     assert isinstance(segment, SegmentNet)
     assert isinstance(complete, CompleteNet)
-    assert blind is None or isinstance(blind, SegmentNet)
+    assert isinstance(blind, BlindNet)
     assert move is None or isinstance(move, MoveNet)
     about = {"file": path.name, "sha256": digest, **json.loads(said.get("about", "{}"))}
-    return Eyes(depth, segment, complete, blind), move, about
+    return Eyes(segment, complete, blind), move, about

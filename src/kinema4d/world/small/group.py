@@ -25,9 +25,11 @@ def group(
     X: Float[np.ndarray, "h w 3"],
     votes: Float[np.ndarray, "h w 3"],
     usable: Bool[np.ndarray, "h w"],
+    *,
+    measured: bool = True,
 ) -> Int32[np.ndarray, "h w"]:
     """Labels (0 = none) by the middles that pixels vote for, each kind of thing for itself; then whatever else stands
-    on the support."""
+    on the support, where ``X`` was measured: guessed hills are mostly shadows."""
     from scipy.ndimage import binary_opening
     from scipy.ndimage import label as connected
 
@@ -42,7 +44,7 @@ def group(
             found, n = agreeing(found, n, X + votes)
         labels = np.where(found > 0, found + count, labels)
         count += n
-    left = usable & (labels == 0) & (X[..., 2] > BLOB_HEIGHT) & (chance[0] < 0.98)
+    left = measured & usable & (labels == 0) & (X[..., 2] > BLOB_HEIGHT) & (chance[0] < 0.98)
     blobs = np.asarray(connected(binary_opening(left, np.ones((2, 2))), output=np.int32)[0])  # pyright: ignore[reportIndexIssue]
     for i in range(1, int(blobs.max(initial=0)) + 1):
         blob = blobs == i

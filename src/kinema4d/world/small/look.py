@@ -11,13 +11,29 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32, Int32, UInt8
+from torch import Tensor
 
 from kinema4d.types import Camera
 from kinema4d.world.small.complete import CompleteNet
 from kinema4d.world.small.group import group
 from kinema4d.world.small.parts import JOINTS, Part
-from kinema4d.world.small.see import ROOM_UNIT, ROWS, DepthNet, SegmentNet, depth_input, level_frame, segment_input
+from kinema4d.world.small.see import (
+    ROOM_UNIT,
+    ROWS,
+    BlindNet,
+    Said,
+    SegmentNet,
+    blind_input,
+    level_frame,
+    segment_input,
+)
 
+TOUCHES = 0.01
+"""Parts this near to each other touch, metres."""
+BEHIND = 0.15
+"""The axis of a hinge is this near to furniture, of which the robot may hide that much, metres."""
+SURE = 0.8
+"""A joint that the network is so sure of may hang on what the robot hides."""
 HANG = 0.08
 """A joint hangs on furniture this near to it; what joins a handle to its drawer may be hidden, metres."""
 
@@ -26,14 +42,12 @@ HANG = 0.08
 class Eyes:
     """The networks that see."""
 
-    depth: DepthNet
-    """Guesses depth."""
     segment: SegmentNet
     """Finds parts."""
     complete: CompleteNet
     """Guesses unseen sides."""
-    blind: SegmentNet | None = None
-    """Finds parts where depth is a guess; without one, ``segment`` does."""
+    blind: BlindNet
+    """Finds parts, and guesses depth, where no sensor gives it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,14 +96,18 @@ def resized(view: View) -> View:
 @torch.no_grad()
 def guess_depth(eyes: Eyes, view: View) -> Float32[np.ndarray, "h w"]:
     """Depth of a picture without any, at its own size; exact on the robot, whose depth ``view`` has."""
-    small = resized(view)
-    x, reference = depth_input(small.rgb, small.robot, small.depth, small.camera, small.support)
-    inverse = eyes.depth(torch.from_numpy(x)[None], torch.from_numpy(reference)[None])
+    inverse, _ = _blind(eyes, resized(view))
     h, w = view.robot.shape
     if inverse.shape[1:] != (h, w):
         inverse = torch.nn.functional.interpolate(inverse[None], size=(h, w), mode="bilinear", align_corners=False)[0]
     depth = 1 / inverse[0].numpy()
     return np.where(view.robot & (view.depth > 0), view.depth, depth).astype(np.float32)
+
+
+def _blind(eyes: Eyes, small: View) -> tuple[Tensor, Said]:
+    """What is said of a picture of whose depth only the robot's is used."""
+    x, reference = blind_input(small.rgb, small.robot, small.depth, small.camera, small.support)
+    return eyes.blind(torch.from_numpy(x)[None], torch.from_numpy(reference)[None])
 
 
 def support_height(view: View) -> float:
@@ -125,14 +143,13 @@ def find_parts(
     view's depth."""
     small = resized(view)
     x, X = segment_input(small.rgb, small.depth, small.depth > 0, small.robot, small.camera, small.support)
-    net = eyes.blind if guessed and eyes.blind is not None else eyes.segment
-    said = net(torch.from_numpy(x)[None])
+    said = _blind(eyes, small)[1] if guessed else eyes.segment(torch.from_numpy(x)[None])
     chance = said.kind[0].softmax(0).numpy()
     votes, axis, pivot = (a[0].permute(1, 2, 0).numpy() for a in (said.vote, said.axis, said.pivot))
     room = said.room[0].permute(1, 2, 0).numpy()
     usable = (small.depth > 0) & ~small.robot
     if labels is None:
-        found = group(chance, X, votes, usable)
+        found = group(chance, X, votes, usable, measured=not guessed)
         full = carried(found, small, view)
     else:
         full = np.where(view.robot, 0, labels)
@@ -163,19 +180,45 @@ def find_parts(
                 axis=direction, pivot=point, room=span, confidence=sure,
             )
         )  # fmt: skip
-    return [_hung(part, out) for part in out]
+    out = [_built_in(part, out) for part in out]
+    return [_hung(part, out, view.robot) for part in out]
 
 
-def _hung(part: Part, parts: list[Part]) -> Part:
-    """A joint needs something to hang on: without furniture beside it, a part is free."""
-    from scipy.spatial import KDTree
-
-    if part.joint not in ("slide", "hinge"):
+def _hung(part: Part, parts: list[Part], robot: Bool[np.ndarray, "h w"]) -> Part:
+    """A joint needs something to hang on: without furniture beside it a part is free, unless the network is sure and the
+    robot may hide that furniture."""
+    if part.joint not in ("slide", "hinge") or any(p.joint == "fixed" and _gap(part, p) < HANG for p in parts):
         return part
-    tree = KDTree(part.vertices[:: max(1, len(part.vertices) // 300)])
-    if any(p.joint == "fixed" and tree.query(p.vertices)[0].min() < HANG for p in parts):
+    if part.confidence > SURE and _distance(part.mask)[robot].min(initial=np.inf) < 2:
         return part
     return replace(part, joint="free", axis=None, pivot=None, room=None)
+
+
+def _built_in(part: Part, parts: list[Part]) -> Part:
+    """What seems loose, but touches a smaller piece of furniture and is beside the axis of a door, is furniture: the
+    robot hides what joins them."""
+    if part.joint != "free":
+        return part
+    for p in parts:
+        small = p.joint == "fixed" and p.mask.sum() < part.mask.sum()
+        if small and _gap(part, p) < TOUCHES and any(_beside_axis(door, part) for door in parts):
+            return replace(part, joint="fixed")
+    return part
+
+
+def _gap(part: Part, other: Part) -> float:
+    """Between what is seen of two parts, metres."""
+    from scipy.spatial import KDTree
+
+    return float(KDTree(part.vertices[:: max(1, len(part.vertices) // 300)]).query(other.vertices)[0].min())
+
+
+def _beside_axis(hinge: Part, other: Part) -> bool:
+    """Whether a part comes near to the axis of a hinge."""
+    if hinge.joint != "hinge" or hinge.axis is None or hinge.pivot is None:
+        return False
+    away = other.vertices - hinge.pivot
+    return float(np.linalg.norm(away - (away @ hinge.axis)[:, None] * hinge.axis, axis=1).min()) < BEHIND
 
 
 def _joint(

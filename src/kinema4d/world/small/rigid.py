@@ -24,7 +24,7 @@ from kinema4d.geometry.se3 import invert, matrix_to_quaternion, matrix_to_rotvec
 from kinema4d.types import Solid
 from kinema4d.world.small.grip import closing, holds, palm_of, pulled
 from kinema4d.world.small.parts import Part
-from kinema4d.world.small.pieces import Piece, decompose, shape_pieces, shifted
+from kinema4d.world.small.pieces import Piece, decompose, dense, shape_pieces, shifted
 from kinema4d.world.small.shape import moved, scaled
 
 STEP = 0.004
@@ -283,7 +283,7 @@ class _Run:
         from scipy.spatial import KDTree
 
         out = []
-        trees = [(j, KDTree(p.vertices)) for j, p in enumerate(self.parts) if p.joint != "free"]
+        trees = [(j, KDTree(dense(p.vertices, p.faces))) for j, p in enumerate(self.parts) if p.joint != "free"]
         for i, part in enumerate(self.parts):
             if part.joint in ("slide", "hinge"):
                 out += [(j, i) for j, tree in trees if j != i and tree.query(part.vertices)[0].min() < TOGETHER]

@@ -1,9 +1,10 @@
 """See: from the first picture to metric depth and to parts that could move.
 
-Two small networks on a picture of about ``ROWS`` rows. ``DepthNet`` guesses how far everything is, from colour, the rays
-of the known camera, where they meet the support, and the robot, whose depth is exact and fixes the scale.
-``SegmentNet`` takes colour and geometry and says for every pixel whether it belongs to a thing, how that thing can move,
-about which axis, and where its middle is; pixels that vote for the same middle are one part.
+Two small networks on a picture of about ``ROWS`` rows. ``SegmentNet`` takes colour and a sensor's geometry and says for
+every pixel whether it belongs to a thing, how that thing can move, about which axis, and where its middle is; pixels that
+vote for the same middle are one part. ``BlindNet`` says the same, and how far everything is, where there is no sensor:
+from colour, the rays of the known camera, where they meet the support, and the robot, whose depth is exact and fixes the
+scale.
 
 Directions are given in a frame that is level and turned to the camera, so that nothing depends on how the world is.
 """
@@ -32,7 +33,7 @@ VOTE_UNIT = 0.05
 """Votes are in units of 5 cm."""
 ROOM_UNIT = 0.1
 """Room of a slide is in units of 10 cm; that of a hinge in radians."""
-DEPTH_CHANNELS, SEGMENT_CHANNELS, SEGMENT_OUTPUTS = 9, 10, 16
+BLIND_CHANNELS, SEGMENT_CHANNELS, SEGMENT_OUTPUTS = 9, 10, 16
 """What the networks take and give per pixel."""
 
 
@@ -58,18 +59,6 @@ class PatchNet(nn.Module):
         return F.pixel_shuffle(self.net(F.pixel_unshuffle(x, 2)), 2)[..., :h, :w]
 
 
-class DepthNet(nn.Module):
-    """Guesses the logarithm of inverse depth against the support's."""
-
-    def __init__(self, config: SeeConfig) -> None:
-        super().__init__()
-        self.net = PatchNet(DEPTH_CHANNELS, 1, config.widths)
-
-    def forward(self, x: Tensor, reference: Tensor) -> Tensor:
-        """[b,9,h,w] and reference inverse depth [b,h,w] to inverse depth [b,h,w]."""
-        return reference * torch.exp(self.net(x)[:, 0].clamp(-4, 4))
-
-
 @dataclass(frozen=True, eq=False)
 class Said:
     """What the segmenter says of every pixel."""
@@ -86,6 +75,12 @@ class Said:
     """[b,2,h,w] how far the joint can go back and forth, in units of ``ROOM_UNIT`` or radians."""
 
 
+def said_of(channels: Tensor) -> Said:
+    """What the channels of a network mean."""
+    kind, vote, axis, pivot, room = channels.split([5, 3, 3, 3, 2], 1)
+    return Said(kind, vote * VOTE_UNIT, axis, pivot * VOTE_UNIT, room)
+
+
 class SegmentNet(nn.Module):
     """Says what could move, how, and which middle each pixel belongs to."""
 
@@ -95,8 +90,20 @@ class SegmentNet(nn.Module):
 
     def forward(self, x: Tensor) -> Said:
         """[b,10,h,w] of :func:`segment_input`."""
-        kind, vote, axis, pivot, room = self.net(x).split([5, 3, 3, 3, 2], 1)
-        return Said(kind, vote * VOTE_UNIT, axis, pivot * VOTE_UNIT, room)
+        return said_of(self.net(x))
+
+
+class BlindNet(nn.Module):
+    """The same without a sensor, and the logarithm of inverse depth against the support's."""
+
+    def __init__(self, config: SeeConfig) -> None:
+        super().__init__()
+        self.net = PatchNet(BLIND_CHANNELS, 1 + SEGMENT_OUTPUTS, config.widths)
+
+    def forward(self, x: Tensor, reference: Tensor) -> tuple[Tensor, Said]:
+        """[b,9,h,w] and reference inverse depth [b,h,w] of :func:`blind_input` to inverse depth [b,h,w] and parts."""
+        y = self.net(x)
+        return reference * torch.exp(y[:, 0].clamp(-4, 4)), said_of(y[:, 1:])
 
 
 def level_frame(camera: Camera) -> Float[np.ndarray, "3 3"]:
@@ -124,14 +131,14 @@ def reference_inverse(camera: Camera, support: float = 0.0) -> Float32[np.ndarra
     return np.maximum(inverse, 1 / FARTHEST if height <= 0 else 1 / BACKDROP).astype(np.float32)
 
 
-def depth_input(
+def blind_input(
     rgb: UInt8[np.ndarray, "h w 3"],
     robot: Bool[np.ndarray, "h w"],
     robot_depth: Float[np.ndarray, "h w"],
     camera: Camera,
     support: float = 0.0,
 ) -> tuple[Float32[np.ndarray, "9 h w"], Float32[np.ndarray, "h w"]]:
-    """Channels for :class:`DepthNet`, and its reference."""
+    """Channels for :class:`BlindNet`, and its reference."""
     reference = reference_inverse(camera, support)
     direction, _ = world_rays(camera)
     unit = direction @ level_frame(camera).T.astype(np.float32)
@@ -139,6 +146,14 @@ def depth_input(
     inverse = np.where(robot, 1 / np.where(robot, robot_depth, 1.0), 0.0)
     planes = [rgb / np.float32(127.5) - 1, robot[..., None], inverse[..., None], reference[..., None], unit]
     return np.concatenate(planes, axis=-1, dtype=np.float32).transpose(2, 0, 1), reference
+
+
+def level_points(depth: Float[np.ndarray, "h w"], camera: Camera, support: float = 0.0) -> Float32[np.ndarray, "h w 3"]:
+    """Every pixel's point in the level frame, with the camera over its origin and the support at 0."""
+    direction, origin = world_rays(camera)
+    X = (direction @ level_frame(camera).T.astype(np.float32)) * depth[..., None].astype(np.float32)
+    X[..., 2] += np.float32(origin[2] - support)
+    return X
 
 
 def segment_input(
@@ -149,11 +164,9 @@ def segment_input(
     camera: Camera,
     support: float = 0.0,
 ) -> tuple[Float32[np.ndarray, "10 h w"], Float32[np.ndarray, "h w 3"]]:
-    """Channels for :class:`SegmentNet` (colour, height, normals, size of a pixel, robot, what is known), and every
-    pixel's point in the level frame, with the camera over its origin and the support at 0."""
-    direction, origin = world_rays(camera)
-    X = (direction @ level_frame(camera).T.astype(np.float32)) * np.where(valid, depth, 0)[..., None].astype(np.float32)
-    X[..., 2] += np.float32(origin[2] - support)
+    """Channels for :class:`SegmentNet` (colour, height, normals, size of a pixel, robot, what is known), and
+    :func:`level_points`."""
+    X = level_points(np.where(valid, depth, 0), camera, support)
     du, dv = np.zeros_like(X), np.zeros_like(X)
     du[:, 1:-1], dv[1:-1] = X[:, 2:] - X[:, :-2], X[2:] - X[:-2]
     normal = np.cross(dv, du)

@@ -20,7 +20,7 @@ from kinema4d.world.small.complete import Glimpse, complete
 from kinema4d.world.small.look import HANG, Eyes, View, resized, shrunk
 from kinema4d.world.small.outline import grounded
 from kinema4d.world.small.parts import Part
-from kinema4d.world.small.pieces import decompose, joined, tray
+from kinema4d.world.small.pieces import decompose, dense, joined, tray
 from kinema4d.world.small.see import level_frame, segment_input
 from kinema4d.world.small.shape import Shape, mesh_of, moved
 from kinema4d.world.small.shape_fit import Sight, fit
@@ -31,6 +31,8 @@ HIDDEN = 0.06
 """The same for a part whose feet are out of sight."""
 LEVEL = 0.015
 """What was guessed to be this near to the support, and is no part, is the support, metres."""
+ASKEW = 0.5
+"""A joint that is seen to be off a side of its furniture by less is along it, radians."""
 SHUT = 0.015
 """A drawer that is open by less is shut, metres."""
 COVERED = 0.15
@@ -61,15 +63,20 @@ def with_surfaces(eyes: Eyes, view: View, parts: Sequence[Part]) -> list[Part]:
         known = None if shape is None else moved(shape, R.T, foot)
         out.append(replace(part, vertices=surface[0] @ R + foot, faces=surface[1], shape=known))
     seen = {p.name: p.vertices for p in parts}
-    return [_boarded(p, seen[p.name], out, view) if p.joint in ("slide", "hinge") else p for p in out]
+    return [boarded(p, seen[p.name], out, view) for p in out]
 
 
-def _boarded(part: Part, seen: Float[np.ndarray, "n 3"], parts: Sequence[Part], view: View) -> Part:
-    """A jointed part as flat pieces, however little of it is seen; a drawer with what is behind its front."""
+def boarded(part: Part, seen: Float[np.ndarray, "n 3"], parts: Sequence[Part], view: View) -> Part:
+    """A jointed part as flat pieces, however little of it is seen; a drawer with what is behind its front. Other parts as
+    they are."""
     from scipy.spatial import KDTree
 
+    if part.joint not in ("slide", "hinge"):
+        return part
+
     tree = KDTree(part.vertices)
-    chests = [p for p in parts if p.joint == "fixed" and tree.query(p.vertices)[0].min() < HANG]
+    chests = [p for p in parts if p.joint == "fixed" and tree.query(dense(p.vertices, p.faces))[0].min() < HANG]
+    part = _squared(part, chests)
     if part.joint == "hinge" and part.axis is not None and part.pivot is not None:
         eye = view.camera.poses(1)[0][:3, 3]
         pixel = float(np.linalg.norm(seen.mean(axis=0) - eye)) / float(view.camera.K[1, 1])
@@ -91,6 +98,19 @@ def _boarded(part: Part, seen: Float[np.ndarray, "n 3"], parts: Sequence[Part], 
         pieces = [*pieces, *tray(pieces, part.axis, largest.vertices, back)]
     vertices, faces = joined(pieces)
     return replace(part, vertices=vertices, faces=faces, pieces=tuple(pieces))
+
+
+def _squared(part: Part, chests: Sequence[Part]) -> Part:
+    """The part with a level axis turned to the nearest side of the box that it hangs on."""
+    boxes = [p for p in chests if p.shape is not None and p.shape.half is not None]
+    if part.axis is None or abs(part.axis[2]) > 0.5 or not boxes:
+        return part
+    shape = max(boxes, key=lambda p: int(p.mask.sum())).shape
+    assert shape is not None
+    own = float(np.arctan2(part.axis[1], part.axis[0]))
+    off = (shape.yaw - own + np.pi / 4) % (np.pi / 2) - np.pi / 4
+    turn = own + off
+    return replace(part, axis=np.array([np.cos(turn), np.sin(turn), 0.0])) if abs(off) < ASKEW else part
 
 
 def leveled(view: View) -> Sight:
@@ -115,9 +135,11 @@ def stood(view: View, parts: Sequence[Part], matter: Collection[int]) -> tuple[V
     depth[flat] = plane[flat]
     for i, part in enumerate(parts):
         own = part.mask & ~view.robot & (view.depth > 0)
+        if part.joint in ("slide", "hinge") or not own.any():  # they hang, nothing says where their feet are
+            continue
         free = ~(things & ~part.mask)
         whole = i in matter and part.joint == "free"
-        found = grounded(replace(level, own=own), free, whole=whole) if own.any() else None
+        found = grounded(replace(level, own=own), free, whole=whole)
         if found is not None:
             depth[own] = found[own]
     out = replace(view, depth=depth.astype(np.float32))

@@ -20,12 +20,13 @@ from kinema4d.world.compose import clip_from, robot_pixels
 from kinema4d.world.frames import followed, solids_after, window
 from kinema4d.world.protocol import check_view
 from kinema4d.world.small.checks import SmallWorldWarning, check_camera, check_depth, check_outline
+from kinema4d.world.small.felt import felt, unseen
 from kinema4d.world.small.look import Eyes, View, find_parts, guess_depth, support_height
 from kinema4d.world.small.move import MoveNet, corrected
 from kinema4d.world.small.parts import Part
 from kinema4d.world.small.prior import Prior, render
 from kinema4d.world.small.rigid import Physics, answer, draw
-from kinema4d.world.small.surface import stood, with_surfaces
+from kinema4d.world.small.surface import boarded, stood, with_surfaces
 
 NEAR = 0.1
 """A part that the robot comes this near to may move, and so may those this near to it, metres."""
@@ -178,6 +179,10 @@ class SmallWorld:
             )
         near = sorted(involved(parts, control.solids))
         closed = with_surfaces(self.eyes, view, [parts[i] for i in near])
+        if guessed:
+            view, closed = felt(view, closed, control.solids)
+        else:
+            closed += [boarded(p, p.vertices, closed, view) for p in unseen(view, closed, control.solids)]
         return Seen(view=view, parts=tuple(closed), guessed_depth=guessed)
 
     def _provenance(
