@@ -178,13 +178,15 @@ def part_figures(found: Sequence[tuple[Marks, Said]]) -> dict[str, float]:
         axis = said.axis[0].numpy()
         cosine = (axis * m.vectors[6:]).sum(0) / np.maximum(np.linalg.norm(axis, axis=0), 1e-6)
         turn.append(np.degrees(np.arccos(np.clip(cosine[joint], -1, 1))))
-    middle = lambda a: float(np.median(np.concatenate(a))) if sum(map(len, a)) else 0.0  # noqa: E731
+    vote_m, pivot_m, axis_deg = (
+        float(np.median(np.concatenate(a))) if sum(map(len, a)) else 0.0 for a in (vote, pivot, turn)
+    )
     return {
         "overlap": float(both / max(either, 1)),
         "joint_right": float(right / max(things, 1)),
-        "vote_mm": 1000 * middle(vote),
-        "pivot_mm": 1000 * middle(pivot),
-        "axis_deg": middle(turn),
+        "vote_mm": 1000 * vote_m,
+        "pivot_mm": 1000 * pivot_m,
+        "axis_deg": axis_deg,
     }
 
 

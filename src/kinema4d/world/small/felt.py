@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy.spatial import ConvexHull
 
+from kinema4d.geometry.camera import project
 from kinema4d.geometry.se3 import invert
 from kinema4d.types import Camera, Solid
 from kinema4d.world.small.grip import Grip, grips, holds, palm_of
 from kinema4d.world.small.look import HANG, View
 from kinema4d.world.small.parts import Part
-from kinema4d.world.small.pieces import dense, shifted
+from kinema4d.world.small.pieces import dense, hull, shifted
 from kinema4d.world.small.shape import Shape, mesh_of, moved
 
 BESIDE = 0.03
@@ -136,10 +136,11 @@ def unseen(view: View, parts: Sequence[Part], solids: Sequence[Solid]) -> list[P
         if joint is None:
             return []
         corners = place + np.array([[a, b, c] for a in (-1, 1) for b in (-1, 1) for c in (-1, 1)]) * gap / 2
-        shell = ConvexHull(corners)
+        shell = hull(corners)
+        assert shell is not None
         return [
             Part(
-                name="unseen 1", mask=nothing, vertices=corners, faces=shell.simplices.astype(np.int32), confidence=0.5,
+                name="unseen 1", mask=nothing, vertices=shell.vertices, faces=shell.faces, confidence=0.5,
                 **joint,
             )
         ]  # fmt: skip
@@ -200,6 +201,6 @@ def _joint(way: Float[np.ndarray, "n 3"]) -> dict[str, Any] | None:
 
 def _pixel(place: Float[np.ndarray, "3"], camera: Camera) -> tuple[float, float, float]:
     """Column, row and depth of a world point."""
-    x, y, z = invert(camera.poses(1)[0])[:3] @ np.append(place, 1)
-    u, v, _ = camera.K @ np.array([x, y, z]) / (z if abs(z) > 1e-9 else 1e-9)
-    return float(u), float(v), float(z)
+    here = invert(camera.poses(1)[0])[:3] @ np.append(place, 1)
+    u, v = project(camera.K, here)
+    return float(u), float(v), float(here[2])

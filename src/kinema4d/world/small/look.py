@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32, Int32, UInt8
-from torch import Tensor
 
 from kinema4d.types import Camera
 from kinema4d.world.small.complete import CompleteNet
@@ -94,20 +93,17 @@ def resized(view: View) -> View:
 
 
 @torch.no_grad()
-def guess_depth(eyes: Eyes, view: View) -> Float32[np.ndarray, "h w"]:
-    """Depth of a picture without any, at its own size; exact on the robot, whose depth ``view`` has."""
-    inverse, _ = _blind(eyes, resized(view))
+def guess(eyes: Eyes, view: View) -> tuple[Float32[np.ndarray, "h w"], Said]:
+    """Depth of a picture without any, at its own size, exact on the robot, whose depth ``view`` has; and what is said of
+    the pixels of the reduced picture."""
+    small = resized(view)
+    x, reference = blind_input(small.rgb, small.robot, small.depth, small.camera, small.support)
+    inverse, said = eyes.blind(torch.from_numpy(x)[None], torch.from_numpy(reference)[None])
     h, w = view.robot.shape
     if inverse.shape[1:] != (h, w):
         inverse = torch.nn.functional.interpolate(inverse[None], size=(h, w), mode="bilinear", align_corners=False)[0]
     depth = 1 / inverse[0].numpy()
-    return np.where(view.robot & (view.depth > 0), view.depth, depth).astype(np.float32)
-
-
-def _blind(eyes: Eyes, small: View) -> tuple[Tensor, Said]:
-    """What is said of a picture of whose depth only the robot's is used."""
-    x, reference = blind_input(small.rgb, small.robot, small.depth, small.camera, small.support)
-    return eyes.blind(torch.from_numpy(x)[None], torch.from_numpy(reference)[None])
+    return np.where(view.robot & (view.depth > 0), view.depth, depth).astype(np.float32), said
 
 
 def support_height(view: View) -> float:
@@ -136,20 +132,20 @@ def find_parts(
     *,
     labels: Int32[np.ndarray, "h w"] | None = None,
     names: tuple[str, ...] = (),
-    guessed: bool = False,
+    said: Said | None = None,
 ) -> list[Part]:
     """All parts of a view, without surfaces yet: their vertices are the points that are seen. ``labels`` (0 = nothing)
-    replaces the network's own grouping; ``names`` are what its numbers are called; ``guessed`` says that a network made the
-    view's depth."""
+    replaces the network's own grouping; ``names`` are what its numbers are called; ``said`` comes from :func:`guess` where
+    that made the view's depth."""
     small = resized(view)
     x, X = segment_input(small.rgb, small.depth, small.depth > 0, small.robot, small.camera, small.support)
-    said = _blind(eyes, small)[1] if guessed else eyes.segment(torch.from_numpy(x)[None])
-    chance = said.kind[0].softmax(0).numpy()
-    votes, axis, pivot = (a[0].permute(1, 2, 0).numpy() for a in (said.vote, said.axis, said.pivot))
-    room = said.room[0].permute(1, 2, 0).numpy()
+    pixels: Said = eyes.segment(torch.from_numpy(x)[None]) if said is None else said
+    chance = pixels.kind[0].softmax(0).numpy()
+    votes, axis, pivot = (a[0].permute(1, 2, 0).numpy() for a in (pixels.vote, pixels.axis, pixels.pivot))
+    room = pixels.room[0].permute(1, 2, 0).numpy()
     usable = (small.depth > 0) & ~small.robot
     if labels is None:
-        found = group(chance, X, votes, usable, measured=not guessed)
+        found = group(chance, X, votes, usable, measured=said is None)
         full = carried(found, small, view)
     else:
         full = np.where(view.robot, 0, labels)
@@ -260,9 +256,14 @@ def squared(axis: Float[np.ndarray, "3"], normals: Float[np.ndarray, "n 3"]) -> 
     mean = np.exp(4j * heading).mean()
     if abs(mean) < 0.5:
         return axis
-    side, own = np.angle(mean) / 4, np.arctan2(axis[1], axis[0])
-    turn = own + (side - own + np.pi / 4) % (np.pi / 2) - np.pi / 4
-    return np.array([np.cos(turn), np.sin(turn), 0.0]) if abs(turn - own) < 0.6 else axis
+    return along_side(axis, float(np.angle(mean)) / 4, 0.6)
+
+
+def along_side(axis: Float[np.ndarray, "3"], yaw: float, most: float) -> Float[np.ndarray, "3"]:
+    """A level axis turned to the nearest side of a box with this yaw; unchanged where that is ``most`` radians or more."""
+    own = float(np.arctan2(axis[1], axis[0]))
+    off = (yaw - own + np.pi / 4) % (np.pi / 2) - np.pi / 4
+    return np.array([np.cos(own + off), np.sin(own + off), 0.0]) if abs(off) < most else axis
 
 
 def carried(found: Int32[np.ndarray, "a b"], small: View, view: View) -> Int32[np.ndarray, "h w"]:

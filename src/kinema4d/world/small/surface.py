@@ -17,7 +17,7 @@ from kinema4d.geometry.se3 import invert
 from kinema4d.types import Camera
 from kinema4d.world.small.board import hinged_board, shut_board, shut_front
 from kinema4d.world.small.complete import Glimpse, complete
-from kinema4d.world.small.look import HANG, Eyes, View, resized, shrunk
+from kinema4d.world.small.look import HANG, Eyes, View, along_side, resized, shrunk
 from kinema4d.world.small.outline import grounded
 from kinema4d.world.small.parts import Part
 from kinema4d.world.small.pieces import decompose, dense, joined, tray
@@ -107,10 +107,7 @@ def _squared(part: Part, chests: Sequence[Part]) -> Part:
         return part
     shape = max(boxes, key=lambda p: int(p.mask.sum())).shape
     assert shape is not None
-    own = float(np.arctan2(part.axis[1], part.axis[0]))
-    off = (shape.yaw - own + np.pi / 4) % (np.pi / 2) - np.pi / 4
-    turn = own + off
-    return replace(part, axis=np.array([np.cos(turn), np.sin(turn), 0.0])) if abs(off) < ASKEW else part
+    return replace(part, axis=along_side(part.axis, shape.yaw, ASKEW))
 
 
 def leveled(view: View) -> Sight:

@@ -21,7 +21,7 @@ from kinema4d.world.frames import followed, solids_after, window
 from kinema4d.world.protocol import check_view
 from kinema4d.world.small.checks import SmallWorldWarning, check_camera, check_depth, check_outline
 from kinema4d.world.small.felt import felt, unseen
-from kinema4d.world.small.look import Eyes, View, find_parts, guess_depth, support_height
+from kinema4d.world.small.look import Eyes, View, find_parts, guess, support_height
 from kinema4d.world.small.move import MoveNet, corrected
 from kinema4d.world.small.parts import Part
 from kinema4d.world.small.prior import Prior, render
@@ -164,11 +164,13 @@ class SmallWorld:
         guessed = depth is None or not has_depth.any()
         known = exact if depth is None or guessed else np.where(has_depth, depth, 0).astype(np.float32)
         view = View(rgb=image, depth=known, robot=robot, camera=control.camera, support=support or 0.0)
+        said = None
         if guessed:
-            view = replace(view, depth=guess_depth(self.eyes, view))
+            there, said = guess(self.eyes, view)
+            view = replace(view, depth=there)
         elif support is None:
             view = replace(view, support=support_height(view))
-        parts = find_parts(self.eyes, view, labels=labels, names=tuple(names), guessed=guessed)
+        parts = find_parts(self.eyes, view, labels=labels, names=tuple(names), said=said)
         if guessed:
             view, parts = stood(view, parts, involved(parts, control.solids))
         if not any(p.joint != "fixed" for p in parts):
