@@ -194,6 +194,8 @@ class Solid:
     """Triangles of the hull, normals outward."""
     Ts_world_link: Float[np.ndarray, "t 4 4"]
     """Where the link is at each frame."""
+    meshes: tuple[Any, ...] = ()
+    """What is seen of the link, each a ``kinema4d.geometry.mesh.Mesh`` in its frame; empty where that is not known."""
 
     def __post_init__(self) -> None:
         if self.role not in SOLID_ROLES:

@@ -1,4 +1,4 @@
-"""A robot as solids that push: the convex hull of every link, and where it is."""
+"""A robot as solids that push: the convex hull of every link, what is seen of it, and where it is."""
 
 from __future__ import annotations
 
@@ -29,7 +29,14 @@ def solids_of(robots: Sequence[Robot], arms: Sequence[Arm]) -> tuple[Solid, ...]
 def _solids(robot: Robot, Ts_world_link: Float[np.ndarray, "t l 4 4"], prefix: str) -> list[Solid]:
     roles = link_roles(robot)
     return [
-        Solid(name=prefix + name, role=roles[i], vertices=hull[0], faces=hull[1], Ts_world_link=Ts_world_link[:, i])
+        Solid(
+            name=prefix + name,
+            role=roles[i],
+            vertices=hull[0],
+            faces=hull[1],
+            Ts_world_link=Ts_world_link[:, i],
+            meshes=tuple(v.mesh for v in robot.visuals if v.link == i),
+        )
         for i, (name, hull) in enumerate(zip(robot.link_names, link_hulls(robot, skip_flat=True), strict=True))
         if hull is not None
     ]

@@ -14,8 +14,9 @@ from kinema4d.robot.zoo import load_robot
 from kinema4d.scenes.episode import Wish, perform, record, set_stage
 from kinema4d.types import Arm, Camera, Control, Episode, Trajectory
 from kinema4d.world.fill import fill
+from kinema4d.world.small.membrane import membrane
 from kinema4d.world.small.parts import Part
-from kinema4d.world.small.prior import Prior, membrane, render
+from kinema4d.world.small.prior import Prior, render
 from kinema4d.world.small.skin import FirstFrame, skin
 from kinema4d.world.static import StaticWorld
 

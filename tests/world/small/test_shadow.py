@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from scipy.ndimage import binary_dilation, binary_erosion
 
 from kinema4d.geometry.camera import rays
 from kinema4d.robot.control import project as project_robot
@@ -12,9 +13,10 @@ from kinema4d.robot.zoo import load_robot
 from kinema4d.scenes.episode import Wish, perform, record, set_stage
 from kinema4d.types import Control, Episode, Solid
 from kinema4d.world.small import shadow_kernels
+from kinema4d.world.small.casters import Casters, casters
 from kinema4d.world.small.parts import Part
 from kinema4d.world.small.prior import render
-from kinema4d.world.small.shadow import Casters, Shade, casters, find_sun, move_shadows, sunlit
+from kinema4d.world.small.shadow import Shade, find_sun, move_shadows, on_things, sunlit
 
 H, W, F = 90, 120, 110.0
 SUN = np.array([0.5, -0.3])
@@ -115,7 +117,7 @@ def test_shadows_move_and_the_rest_stays():
     image, shade = a_shade(cast)
     rgb, known = np.repeat(image[None], 3, axis=0), np.ones((3, H, W), bool)
     nowhere = np.zeros((H, W), bool)
-    move_shadows(rgb, known, shade, nowhere, ~nowhere)
+    move_shadows(rgb, known, shade, nowhere, ~nowhere, sunlit(image, shade, nowhere))
     np.testing.assert_array_equal(rgb[0], image)
     for t in (1, 2):
         truth = a_picture(cast, t)
@@ -128,14 +130,14 @@ def test_shadows_move_and_the_rest_stays():
         np.testing.assert_array_equal(rgb[t][-10:], image[-10:])
     again = np.repeat(image[None], 3, axis=0)
     still = replace(cast, vertices=np.repeat(cast.vertices[:1], 3, axis=0))
-    move_shadows(again, known, replace(shade, casters=still), nowhere, ~nowhere)
+    move_shadows(again, known, replace(shade, casters=still), nowhere, ~nowhere, sunlit(image, shade, nowhere))
     np.testing.assert_array_equal(again, np.repeat(image[None], 3, axis=0))
 
 
 def test_holes_are_filled_with_sunlight_and_then_shaded():
     cast = an_arm()
     image, shade = a_shade(cast)
-    lit, plain = sunlit(image, shade), a_picture(cast, dark=np.ones(3))
+    lit, plain = sunlit(image, shade, np.zeros((H, W), bool)), a_picture(cast, dark=np.ones(3))
     shaded = in_shadow(shade.points, cast.vertices[0, 8:], SUN)
     assert (
         np.abs(lit[shaded].astype(int) - plain[shaded]).mean()
@@ -147,7 +149,7 @@ def test_holes_are_filled_with_sunlight_and_then_shaded():
         np.ones((3, H, W), bool),
     )
     known[1:, hole] = False
-    move_shadows(rgb, known, shade, hole, np.ones((H, W), bool))
+    move_shadows(rgb, known, shade, hole, np.ones((H, W), bool), lit)
     for t in (1, 2):
         now = in_shadow(shade.points, cast.vertices[t, 8:], SUN)
         np.testing.assert_array_equal(rgb[t][hole & ~now].max(), 160)
@@ -156,7 +158,7 @@ def test_holes_are_filled_with_sunlight_and_then_shaded():
             np.median(rgb[1][hole & in_shadow(shade.points, cast.vertices[1, 8:], SUN)], axis=0), 160 * DARK, atol=7
         )
     untouched = np.repeat(np.where(hole[..., None], 160, image)[None], 3, axis=0).astype(np.uint8)
-    move_shadows(untouched, np.ones_like(known), shade, hole, np.ones((H, W), bool))
+    move_shadows(untouched, np.ones_like(known), shade, hole, np.ones((H, W), bool), lit)
     np.testing.assert_array_equal(untouched[:, hole], 160)  # not filled: something else is there
 
 
@@ -211,6 +213,56 @@ def test_in_a_simulated_scene_it_finds_the_sun_and_comes_nearer_to_the_truth():
     np.testing.assert_array_equal(shaded.rgb[0], clip.rgb[0])
     np.testing.assert_array_equal(shaded.known, without.known)
     np.testing.assert_array_equal(shaded.pointmap.points, without.pointmap.points)
+
+
+def test_the_robot_is_lit_by_the_sun_that_was_found():
+    truth, control = an_episode()
+    clip = truth.clip
+    frame = (clip.rgb[0], clip.pointmap.depth[0], clip.pointmap.valid[0])
+    none = np.zeros((0, len(control), 4, 4))
+    hulls = replace(control, solids=tuple(replace(s, meshes=()) for s in control.solids))
+    known, unknown = (render(*frame, [], none, c).rgb for c in (control, hulls))
+    assert truth.robot_mask is not None
+    own = truth.robot_mask & control.mask
+    own[0] = False
+    error = [np.mean((rgb[own].astype(float) - clip.rgb[own]) ** 2) for rgb in (known, unknown)]
+    assert error[0] < 0.1 * error[1]  # its own meshes in this light, against its own lamp
+    assert 10 * np.log10(255**2 / error[0]) > 30
+    ground = ~truth.robot_mask & ~truth.robot_mask[:1] & (np.abs(clip.rgb.astype(int) - clip.rgb[:1]).max(axis=-1) > 12)
+    error = [np.mean((rgb[ground].astype(float) - clip.rgb[ground]) ** 2) for rgb in (known, unknown)]
+    assert error[0] < 0.7 * error[1]  # hulls throw shadows that are too wide
+
+
+def test_meshes_throw_the_same_shadow_however_they_are_wound():
+    cast, low = an_arm(1), np.array([-1.0031, -1.0017])
+    heights = np.full((2, 200, 200), shadow_kernels.NOTHING)
+    for faces, out in zip((cast.faces, cast.faces[:, ::-1].copy()), heights, strict=True):
+        shadow_kernels.fill_map(cast.vertices[0], faces, SUN, low, 0.01, out)
+    np.testing.assert_allclose(heights[0], heights[1], atol=1e-9)
+
+
+def test_things_stand_in_the_shadow_of_others():
+    cast = an_arm()
+    _, shade = a_shade(cast)
+    ids = np.ones((1, H, W), np.uint16)
+    boxes = np.array([[0, W - 1, 0, H - 1]])
+    dim = on_things(shade, ids, shade.points[None].astype(np.float32), boxes, np.eye(4))[0]
+    post = in_shadow(shade.points, cast.vertices[0, :8], SUN) | in_shadow(shade.points, cast.vertices[0, 8:], SUN)
+    assert dim[post].mean() > 0.85
+    assert dim[~post].mean() < 0.05
+    nothing = on_things(shade, 0 * ids, shade.points[None].astype(np.float32), boxes, np.eye(4))
+    assert not nothing.any()
+
+
+def test_no_line_is_left_where_the_edge_of_a_shadow_was():
+    cast = an_arm()
+    image, shade = a_shade(cast)
+    plain = a_picture(cast, dark=np.ones(3))
+    lit = sunlit(image, shade, np.zeros((H, W), bool))
+    shaded = in_shadow(shade.points, cast.vertices[0, 8:], SUN)
+    edge = binary_dilation(shaded, iterations=2) & ~binary_erosion(shaded, iterations=2)
+    before, after = (np.abs(x[edge].astype(int) - plain[edge]).mean() for x in (image, lit))
+    assert after < 0.4 * before
 
 
 def test_the_toy_is_what_it_says():

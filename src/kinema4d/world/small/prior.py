@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Float64, Shaped, UInt8, UInt16, UInt64
+from jaxtyping import Bool, Float, Float32, UInt8, UInt16, UInt64
 from scipy.ndimage import binary_dilation
 
 from kinema4d.geometry.camera import T_camera_world, unproject
@@ -23,8 +23,11 @@ from kinema4d.types import Control, Pointmap, check_transforms
 from kinema4d.world.compose import Background, lit_like, robot_pixels
 from kinema4d.world.protocol import check_view
 from kinema4d.world.small import prior_kernels
+from kinema4d.world.small.casters import casters
+from kinema4d.world.small.light import sunlit_robot
+from kinema4d.world.small.membrane import membrane
 from kinema4d.world.small.parts import Part
-from kinema4d.world.small.shadow import Shade, Sun, casters, find_shade, move_shadows, sunlit
+from kinema4d.world.small.shadow import Shade, Sun, find_shade, move_shadows, on_things, sunlit
 from kinema4d.world.small.skin import FirstFrame, Lamp, box_of, normal_colours, skin
 
 STILL = 0.0005
@@ -33,8 +36,6 @@ SLACK = 0.004
 """A part may be so far behind the background and still be drawn: what stands on a table touches it, metres."""
 EDGE_ROWS = 240
 """A part's edge is mixed with what is behind it: one pixel goes with it, and one more for so many rows."""
-ROUNDS = 60
-"""Of relaxation at each size of the picture."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,10 +77,11 @@ def render(
     gone, away = _leaving(shows_robot, [part.mask for part in movers], moves[moved])
     points = _points(frame)
     shade = _shade(frame, points, shows_robot, parts, motions, control) if shadows else None
-    lit = frame if shade is None else replace(frame, image=sunlit(image, shade))
-    lamp = None if shade is None else lamp_of(shade.sun)
+    if shade is not None:
+        control = replace(control, rgb=sunlit_robot(control, shade.sun, parts, motions))
+    lit = frame if shade is None else replace(frame, image=sunlit(image, shade, _things(shows_robot, parts)))
     filling, ground = _complete(_continued(lit, gone > 0, parts), frame, still)
-    drawn = _draw(frame, movers, motions[moved], lamp)
+    drawn = _draw(frame, movers, motions[moved], shade)
     rows, columns = np.nonzero(gone)
     holes = (rows, columns, gone[rows, columns], away, filling.rgb, filling.points)
     arguments = (
@@ -94,7 +96,9 @@ def render(
         list(pool.map(lambda i: prior_kernels.uncover(*holes, 1 + i, workers, *results[:4]), range(workers)))
         if shade is not None:
             behind = np.where(filling.valid[..., None], filling.points, points)
-            move_shadows(out.rgb, out.known, replace(shade, points=_to_world(behind, control)), filling.valid, ground)
+            move_shadows(
+                out.rgb, out.known, replace(shade, points=_to_world(behind, control)), filling.valid, ground, lit.image
+            )
         list(pool.map(lambda i: prior_kernels.layers(*arguments, 1 + i, workers, *results), range(workers)))
     # The first frame stays the picture; only the robot's place is known better than a sensor sees it.
     out.pointmap.points[0][shows_robot] = control.pointmap.points[0][shows_robot]
@@ -214,6 +218,14 @@ def _to_world(points: Float32[np.ndarray, "h w 3"], control: Control) -> Float32
     return points @ T[:3, :3].T + T[:3, 3]
 
 
+def _things(shows_robot: Bool[np.ndarray, "h w"], parts: Sequence[Part]) -> Bool[np.ndarray, "h w"]:
+    """Pixels that show the robot or a part, and those beside them."""
+    things = shows_robot.copy()
+    for part in parts:
+        things |= part.mask
+    return _widened(things, 1)
+
+
 def _shade(
     frame: FirstFrame,
     points: Float32[np.ndarray, "h w 3"],
@@ -223,10 +235,7 @@ def _shade(
     control: Control,
 ) -> Shade | None:
     """The first picture's sun and what throws shadows in it; None where it shows none."""
-    things = shows_robot.copy()
-    for part in parts:
-        things |= part.mask
-    still = frame.has_depth & ~np.asarray(binary_dilation(things, np.ones((3, 3), bool)), bool)
+    still = frame.has_depth & ~_things(shows_robot, parts)
     eye = frame.camera.poses(1)[0][:3, 3]
     return find_shade(frame.image, _to_world(points, control), still, eye, casters(control.solids, parts, motions))
 
@@ -253,22 +262,6 @@ def _complete(
     return filling, ~front
 
 
-def membrane(values: Shaped[np.ndarray, "h w c"], known: Bool[np.ndarray, "h w"]) -> Float64[np.ndarray, "h w c"]:
-    """As :func:`kinema4d.world.fill.fill`, in compiled code."""
-    out = values.astype(np.float64)
-    if known.all():
-        return out
-    rows, columns = np.nonzero(~known)
-    if min(known.shape) == 1:
-        out[rows, columns] = out[known].mean(axis=0)
-        return out
-    half, some = prior_kernels.halve(out, known)
-    prior_kernels.double(membrane(half, some), out, rows, columns)
-    order = np.argsort((rows + columns) % 2, kind="stable")
-    prior_kernels.relax(out, rows[order], columns[order], ROUNDS)
-    return out
-
-
 def _looks(image: np.ndarray, control: Control, shows_robot: np.ndarray) -> UInt8[np.ndarray, "l 256 3"]:
     """:func:`lit_like` as a table: what each link makes of each brightness. Cheaper than asking for every pixel."""
     assert control.rgb is not None
@@ -286,10 +279,10 @@ def _looks(image: np.ndarray, control: Control, shows_robot: np.ndarray) -> UInt
 
 
 def _draw(
-    frame: FirstFrame, parts: Sequence[Part], motions: Float[np.ndarray, "m t 4 4"], lamp: Lamp | None = None
+    frame: FirstFrame, parts: Sequence[Part], motions: Float[np.ndarray, "m t 4 4"], shade: Shade | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """These parts alone: 1 + their index, points, colour, whether it is known, and the boxes outside which nothing is
-    drawn. A ``lamp`` lights them as they turn; without one they keep the light of the first frame."""
+    drawn. A ``shade`` lights them as they turn; without one they keep the light of the first frame."""
     if not len(parts):
         none, boxes = np.zeros((0, 1, 1, 3), np.uint8), np.tile(np.array([0, -1, 0, -1]), (motions.shape[1], 1))
         return none[..., 0].astype(np.uint16), none.astype(np.float32), none, none[..., 0] > 0, boxes
@@ -301,9 +294,17 @@ def _draw(
     seen = rasterize(surfaces, np.swapaxes(Ts, 0, 1), frame.camera, rgb=True, light=Light(ambient=1.0))
     known = np.zeros(seen.valid.shape, bool)
     assert seen.rgb is not None
-    normals = seen.rgb.copy() if lamp is not None else seen.rgb
+    normals, dim, lamp, eclipse = seen.rgb, np.zeros((0, 0, 0), np.float32), None, None
+    if shade is not None:
+        T_world = frame.camera.poses(1)[0]
+        normals, lamp = seen.rgb.copy(), lamp_of(shade.sun)
+        dim = on_things(shade, seen.ids, seen.points, seen.boxes, T_world)
+        h, w = frame.image.shape[:2]
+        own = np.any([part.mask for part in parts], axis=0).astype(np.uint16)[None]
+        here = np.ascontiguousarray((shade.points - T_world[:3, 3]) @ T_world[:3, :3], np.float32)[None]
+        eclipse = on_things(shade, own, here, np.array([[0, w - 1, 0, h - 1]]), T_world)[0]
     for i, part in enumerate(parts):
-        look = skin(part, frame, lamp)
+        look = skin(part, frame, lamp, eclipse)
         prior_kernels.colour(
             seen.ids, seen.points, seen.boxes, i + 1, np.ascontiguousarray(T_view @ invert(Ts[i])), frame.camera.K,
             look.left, look.top, look.texture, look.trust, look.depth, look.slack, look.low, look.cell, look.volume,
@@ -311,5 +312,5 @@ def _draw(
         )  # fmt: skip
         if lamp is not None:
             towards = lamp.direction_world @ motions[i, :, :3, :3] @ T_view[:3, :3].T
-            prior_kernels.relight(seen.ids, seen.boxes, i + 1, normals, towards, lamp.gain, seen.rgb)
+            prior_kernels.relight(seen.ids, seen.boxes, i + 1, normals, towards, lamp.gain, dim, seen.rgb)
     return seen.ids, seen.points, seen.rgb, known, seen.boxes

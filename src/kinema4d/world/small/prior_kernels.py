@@ -184,10 +184,10 @@ def layers(
 
 
 @njit(cache=True, nogil=True)
-def relight(ids, boxes, label, normals, towards, gain, rgb):
+def relight(ids, boxes, label, normals, towards, gain, dim, rgb):
     """Light the pixels of one part, which have the colours of full light, by their normals (as colours, at the first
     frame); ``towards`` [t,3] is where the light is, seen from the part as it is turned, ``gain`` [3] the sun's light
-    against that of all around."""
+    against that of all around, ``dim`` [t,h,w] the share of it that a pixel lacks."""
     for t in range(ids.shape[0]):
         for r in range(boxes[t, 2], boxes[t, 3] + 1):
             for c in range(boxes[t, 0], boxes[t, 1] + 1):
@@ -196,7 +196,7 @@ def relight(ids, boxes, label, normals, towards, gain, rgb):
                 cosine = 0.0
                 for k in range(3):
                     cosine += (normals[t, r, c, k] / 127.5 - 1.0) * towards[t, k]
-                cosine = max(cosine, 0.0)
+                cosine = max(cosine, 0.0) * (1.0 - dim[t, r, c])
                 for k in range(3):
                     share = (1.0 + gain[k] * cosine) / (1.0 + gain[k])
                     rgb[t, r, c, k] = np.uint8(min(255.0, rgb[t, r, c, k] * share + 0.5))

@@ -7,18 +7,18 @@ has no sun, and nothing is done to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Int32, UInt8
-from scipy.ndimage import gaussian_filter, uniform_filter
+from jaxtyping import Bool, Float, Float32, Int64, UInt8, UInt16
+from scipy.ndimage import gaussian_filter, grey_dilation, grey_erosion, uniform_filter
 
 from kinema4d.geometry.raster import default_threads
-from kinema4d.types import Solid
 from kinema4d.world.small import shadow_kernels
-from kinema4d.world.small.parts import Part
+from kinema4d.world.small.casters import Casters
+from kinema4d.world.small.membrane import membrane
 
 BIAS = 0.006
 """A caster so little above a surface throws no shadow on it: depth is not better known, metres."""
@@ -26,7 +26,7 @@ LOWEST, HIGHEST = 35.0, 85.0
 """Elevations of the sun that are tried, degrees."""
 STEP, FINEST = 0.15, 0.005
 """Of the search, in metres that a shadow moves per metre of height: at first and at last."""
-SOFT = 1.5
+SOFT = 1.0
 """Width of the edge of a shadow, pixels."""
 STARTS = 6
 """Best directions of the coarse search that are refined; no two of them neighbours."""
@@ -57,6 +57,8 @@ ALONE = 0.75
 """Of the spots about shadows that look shadowed, so many must be in them."""
 DOUBT = 0.5
 """Of a picture that says neither shadow nor sunlight: above 0, geometry is believed."""
+EDGE = 0.15
+"""Where the shadow changes by so much from pixel to pixel it has its edge, share of the sun."""
 RARE = 1e-5
 """Share of the ground that a colour has which was not seen."""
 
@@ -109,16 +111,6 @@ class Sun:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Casters:
-    """What throws shadows: the robot and the parts."""
-
-    vertices: Float[np.ndarray, "t v 3"]
-    """World, metres, at every frame."""
-    faces: Int32[np.ndarray, "f 3"]
-    """Triangles, normals outward."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Shade:
     """The light of a picture, what stands in it, and on what shadows fall."""
 
@@ -130,21 +122,6 @@ class Shade:
     """What every pixel sees, world, metres."""
     eye: Float[np.ndarray, "3"]
     """Where the camera is, world, metres."""
-
-
-def casters(solids: Sequence[Solid], parts: Sequence[Part], motions: Float[np.ndarray, "p t 4 4"]) -> Casters | None:
-    """Of a robot's solids and of parts as they move; None without a robot, whose shadow would be taken for others'."""
-    if not solids:
-        return None
-    pieces = [(s.vertices, s.faces, s.Ts_world_link) for s in solids]
-    pieces += [(p.vertices, p.faces, Ts) for p, Ts in zip(parts, motions, strict=True) if len(p.faces)]
-    starts = np.cumsum([0] + [len(v) for v, *_ in pieces])
-    return Casters(
-        vertices=np.concatenate(
-            [v @ np.swapaxes(T[:, :3, :3], 1, 2) + T[:, None, :3, 3] for v, _, T in pieces], axis=1
-        ),
-        faces=np.concatenate([f + np.int32(n) for (_, f, _), n in zip(pieces, starts[:-1], strict=True)]),
-    )
 
 
 def find_sun(
@@ -266,13 +243,37 @@ def find_shade(
     return None if sun is None or cast is None else Shade(sun=sun, casters=cast, points=points, eye=eye)
 
 
-def sunlit(image: UInt8[np.ndarray, "h w 3"], shade: Shade) -> UInt8[np.ndarray, "h w 3"]:
-    """The first picture without shadows: what holes are filled from."""
+def sunlit(
+    image: UInt8[np.ndarray, "h w 3"], shade: Shade, things: Bool[np.ndarray, "h w"]
+) -> UInt8[np.ndarray, "h w 3"]:
+    """The first picture without shadows: what holes are filled from, and what shadows leave behind. Edges of shadows are
+    smoothed over but on ``things``, which have edges of their own."""
     place = _place(shade, np.ones(image.shape[:2], bool), frames=1)
     here = (place.rows, place.columns)
-    left = 1 - _looks_shaded(image, shade, place)[:, None] * place.dims
+    share = _looks_shaded(image, shade, place)
+    left = 1 - share[:, None] * place.dims
     out = image.copy()
     out[here] = np.clip(np.round(image[here] / left), 0, 255)
+    return _without_edges(out, here, share, things)
+
+
+def _without_edges(
+    image: UInt8[np.ndarray, "h w 3"],
+    here: tuple[np.ndarray, np.ndarray],
+    share: Float[np.ndarray, " n"],
+    things: Bool[np.ndarray, "h w"],
+) -> UInt8[np.ndarray, "h w 3"]:
+    """Pixels on the edge of a shadow were mixed in the picture, and an edge is not known to a pixel: they are continued
+    from both of its sides, of which neither is far."""
+    depth = np.zeros(image.shape[:2], np.float32)
+    depth[here] = share
+    wide = np.ones((3, 3), bool)
+    edge = (grey_dilation(depth, footprint=wide) - grey_erosion(depth, footprint=wide) > EDGE) & ~things
+    source = ~edge & ~things
+    if not edge.any() or not source.any():
+        return image
+    out = image.copy()
+    out[edge] = membrane(image, source)[edge].round().clip(0, 255)
     return out
 
 
@@ -299,17 +300,38 @@ def move_shadows(
     shade: Shade,
     hole: Bool[np.ndarray, "h w"],
     ground: Bool[np.ndarray, "h w"],
+    bare: UInt8[np.ndarray, "h w 3"],
 ) -> None:
     """Frames after the first, in place: they show the first picture where ``known`` and sunlit fillings in holes; then
-    shadows lie on the ``ground`` as things are."""
+    shadows lie on the ``ground`` as things are. ``bare`` is the first picture :func:`sunlit`."""
     cast, place = shade.casters, _place(shade, ground, frames=len(rgb))
     workers = max(1, min(default_threads(), len(rgb) - 1))
+    here = (place.rows, place.columns)
     arguments = (
         cast.vertices, cast.faces, shade.sun.shift, place.low, place.cell, place.size, place.rows, place.columns,
-        place.spots, place.dims, _looks_shaded(rgb[0], shade, place), hole[place.rows, place.columns],
+        place.spots, place.dims, _looks_shaded(rgb[0], shade, place), hole[here], bare[here],
     )  # fmt: skip
     with ThreadPoolExecutor(workers) as pool:
         list(pool.map(lambda i: shadow_kernels.shade(*arguments, 1 + i, workers, known, rgb), range(workers)))
+
+
+def on_things(
+    shade: Shade,
+    ids: UInt16[np.ndarray, "t h w"],
+    points: Float32[np.ndarray, "t h w 3"],
+    boxes: Int64[np.ndarray, "t 4"],
+    T_world_camera: Float[np.ndarray, "4 4"],
+) -> Float32[np.ndarray, "t h w"]:
+    """The share of the sun that drawn things lack: where ``ids`` are, at ``points`` in the camera frame."""
+    cast, sun = shade.casters, shade.sun
+    cell = SOFT * _footprint(shade.points[::8, ::8].reshape(-1, 3), shade.eye, len(shade.points))
+    low, size = _extent(cast.vertices[: len(ids)], sun.shift, cell)
+    dim = np.zeros(ids.shape, np.float32)
+    workers = max(1, min(default_threads(), len(ids)))
+    arguments = (ids, points, boxes, T_world_camera, cast.vertices, cast.faces, sun.shift, low, cell, size, BIAS)
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(lambda i: shadow_kernels.on_things(*arguments, i, workers, dim), range(workers)))
+    return dim
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

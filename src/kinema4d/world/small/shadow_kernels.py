@@ -15,7 +15,8 @@ NOTHING = -1e9
 
 @njit(cache=True, nogil=True)
 def fill_map(vertices, faces, shift, low, cell, heights):
-    """Draw the casters into ``heights`` (which is raised, not cleared): their sides that face the sun suffice."""
+    """Draw the casters into ``heights`` (which is raised, not cleared). Triangles are drawn from both sides: real meshes
+    are not always wound outward."""
     rows, columns = heights.shape
     for f in range(faces.shape[0]):
         i, j, k = faces[f, 0], faces[f, 1], faces[f, 2]
@@ -24,8 +25,11 @@ def fill_map(vertices, faces, shift, low, cell, heights):
         xb, yb = (vertices[j, 0] - zb * shift[0] - low[0]) / cell, (vertices[j, 1] - zb * shift[1] - low[1]) / cell
         xc, yc = (vertices[k, 0] - zc * shift[0] - low[0]) / cell, (vertices[k, 1] - zc * shift[1] - low[1]) / cell
         area = (xb - xa) * (yc - ya) - (xc - xa) * (yb - ya)
-        if area <= 1e-12:
+        if abs(area) <= 1e-12:
             continue
+        if area < 0.0:
+            xb, yb, zb, xc, yc, zc = xc, yc, zc, xb, yb, zb
+            area = -area
         # Height is linear over the triangle, so that each row is one run of cells.
         gx = ((zb - za) * (yc - ya) - (zc - za) * (yb - ya)) / area
         gy = ((zc - za) * (xb - xa) - (zb - za) * (xc - xa)) / area
@@ -112,6 +116,26 @@ def below(heights, spots):
 
 
 @njit(cache=True, nogil=True)
+def on_things(ids, points, boxes, T, vertices, faces, shift, low, cell, size, bias, first, stride, dim):
+    """Frames first, first + stride, ... : the share of the sun that drawn pixels (``ids`` > 0, ``points`` seen from a camera
+    at ``T``) lack, into ``dim``."""
+    heights = np.full((size[0], size[1]), NOTHING)
+    for t in range(first, ids.shape[0], stride):
+        heights[:] = NOTHING
+        fill_map(vertices[t], faces, shift, low, cell, heights)
+        for r in range(boxes[t, 2], boxes[t, 3] + 1):
+            for c in range(boxes[t, 0], boxes[t, 1] + 1):
+                if ids[t, r, c] == 0:
+                    continue
+                a, b, d = points[t, r, c, 0], points[t, r, c, 1], points[t, r, c, 2]
+                x = T[0, 0] * a + T[0, 1] * b + T[0, 2] * d + T[0, 3]
+                y = T[1, 0] * a + T[1, 1] * b + T[1, 2] * d + T[1, 3]
+                z = T[2, 0] * a + T[2, 1] * b + T[2, 2] * d + T[2, 3]
+                u, v = (x - z * shift[0] - low[0]) / cell, (y - z * shift[1] - low[1]) / cell
+                dim[t, r, c] = _shade(heights, u, v, z + bias)
+
+
+@njit(cache=True, nogil=True)
 def reached(points, shift, low, cell, bias, heights):
     """Pixels of a picture of world points that lie below the map."""
     height, width = points.shape[:2]
@@ -149,11 +173,13 @@ def facing(points, rows, columns, eye, sun):
 
 
 @njit(cache=True, nogil=True)
-def shade(vertices, faces, shift, low, cell, size, rows, columns, spots, dims, start, hole, first, stride, known, rgb):
+def shade(
+    vertices, faces, shift, low, cell, size, rows, columns, spots, dims, start, hole, bare, first, stride, known, rgb
+):  # fmt: skip
     """Frames first, first + stride, ... of ``rgb``, which show the first picture where ``known`` and sunlit fillings
     elsewhere: take the shadows of the first frame out and put those of the frame in. ``dims`` is the share of its light
-    that a spot loses in full shadow, ``start`` how far it looks shadowed in the first picture; a ``hole`` is touched only
-    when it is filled."""
+    that a spot loses in full shadow, ``start`` how far it looks shadowed in the first picture, ``bare`` the colour that it
+    has in the sun; a ``hole`` is touched only when it is filled."""
     heights = np.full((size[0], size[1]), NOTHING)
     fill_map(vertices[0], faces, shift, low, cell, heights)
     cast = below(heights, spots)
@@ -165,11 +191,14 @@ def shade(vertices, faces, shift, low, cell, size, rows, columns, spots, dims, s
             if hole[i] and known[t, y, x]:
                 continue
             before, now = 0.0, _shade(heights, spots[i, 0], spots[i, 1], spots[i, 2])
+            changed = 1.0
             if not hole[i]:
                 # What the picture knows better than geometry stays as it is while the shadow does.
-                before = start[i]
+                before, changed = start[i], min(2.0 * abs(now - cast[i]), 1.0)
                 now += (before - cast[i]) * (1.0 - abs(now - cast[i]))
             if now != before:
                 for k in range(3):
-                    gain = (1.0 - dims[i, k] * now) / (1.0 - dims[i, k] * before)
-                    rgb[t, y, x, k] = np.uint8(min(rgb[t, y, x, k] * gain + 0.5, 255.0))
+                    left = 1.0 - dims[i, k] * now
+                    kept = rgb[t, y, x, k] * left / (1.0 - dims[i, k] * before)
+                    value = kept if hole[i] else (1.0 - changed) * kept + changed * bare[i, k] * left
+                    rgb[t, y, x, k] = np.uint8(min(value + 0.5, 255.0))

@@ -88,15 +88,17 @@ class Lamp:
     gain: Float[np.ndarray, "3"]
     """How much stronger it is than the light from all around, per channel."""
 
-    def share(self, normals: Float[np.ndarray, "*n 3"]) -> Float[np.ndarray, "*n 3"]:
-        """Light on surfaces with these world normals, against one that faces the sun."""
-        cosine = np.maximum(normals @ self.direction_world, 0.0)
+    def share(
+        self, normals: Float[np.ndarray, "*n 3"], dim: Float[np.ndarray, "*n"] | float = 0.0
+    ) -> Float[np.ndarray, "*n 3"]:
+        """Light on surfaces with these world normals that lack the share ``dim`` of the sun, against one that faces it."""
+        cosine = np.maximum(normals @ self.direction_world, 0.0) * (1 - np.asarray(dim))
         return (1 + self.gain * cosine[..., None]) / (1 + self.gain)
 
 
-def skin(part: Part, frame: FirstFrame, lamp: Lamp | None = None) -> Skin:
+def skin(part: Part, frame: FirstFrame, lamp: Lamp | None = None, dim: Float[np.ndarray, "h w"] | None = None) -> Skin:
     """Colour a part as far as the first picture shows it, and guess the rest. With a ``lamp``, colours are those of full
-    light; without, those of the first frame."""
+    light (``dim`` is the share of it that pixels of the picture lack); without, those of the first frame."""
     camera, T_camera_world = frame.camera, invert(frame.camera.T_world_camera)
     vertices, up = part.vertices @ T_camera_world[:3, :3].T + T_camera_world[:3, 3], T_camera_world[:3, 2]
     here = box_of(part.vertices, camera, margin=MARGIN)
@@ -109,7 +111,7 @@ def skin(part: Part, frame: FirstFrame, lamp: Lamp | None = None) -> Skin:
         inner = shown
     cut = frame.image[here]
     if lamp is not None:
-        light = lamp.share(normal @ T_camera_world[:3, :3])
+        light = lamp.share(normal @ T_camera_world[:3, :3], 0.0 if dim is None else dim[here])
         cut = np.where(there[..., None], np.clip(cut / light, 0, 255), cut).round().astype(np.uint8)
     if inner.any():
         cut = cut[tuple(_nearest(inner))]
