@@ -22,7 +22,7 @@ from kinema4d.geometry.se3 import invert
 from kinema4d.types import Control, Pointmap, check_transforms
 from kinema4d.world.compose import Background, lit_like, robot_pixels
 from kinema4d.world.protocol import check_view
-from kinema4d.world.small import prior_kernels
+from kinema4d.world.small import behind, prior_kernels
 from kinema4d.world.small.casters import casters
 from kinema4d.world.small.light import sunlit_robot
 from kinema4d.world.small.membrane import membrane
@@ -201,7 +201,12 @@ def _continued(frame: FirstFrame, gone: Bool[np.ndarray, "h w"], parts: Sequence
     rgb = frame.image.copy()
     rgb[gone] = membrane(frame.image, source)[gone].round().clip(0, 255)
     inverse = membrane(np.where(seen, 1 / np.where(seen, frame.depth, 1), 0)[..., None], seen)[..., 0]
-    points = unproject(frame.camera.K, (1 / np.maximum(inverse, 1e-6)).astype(np.float32))
+    depth, T = 1 / np.maximum(inverse, 1e-6), frame.camera.poses(1)[0]
+    rays = unproject(frame.camera.K, np.ones(gone.shape, np.float32)) @ T[:3, :3].T
+    world = rays * frame.depth[..., None] + T[:3, 3]
+    colour, far, found = behind.continued(frame.image, world, seen, gone, rays, frame.camera)
+    rgb[found], depth = colour[found], np.where(found, far, depth)
+    points = unproject(frame.camera.K, depth.astype(np.float32))
     return Background(rgb=rgb, points=points, valid=gone, known=~gone)
 
 
