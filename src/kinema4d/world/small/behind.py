@@ -43,6 +43,8 @@ OVERLAP = 0.12
 """Share of a pattern that a shift must map onto itself to count."""
 BETTER = 0.7
 """A pattern must foretell known pixels with so small a share of the error that smooth colour has."""
+ROWS = 200
+"""Of the picture in which planes and patterns are looked for, about."""
 NEAR = 0.1
 """Pixels this near to a hole judge a pattern, share of the picture's rows."""
 
@@ -129,35 +131,59 @@ def find_planes(
 # ---------------------------------------------------------------------- which plane is behind
 
 
-def behind(
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Bounds:
+    """A rectangle on a plane, outside of which it is not."""
+
+    R: Float[np.ndarray, "2 2"]
+    """How it is turned: places times this are along its sides."""
+    low: Float[np.ndarray, "2"]
+    """Least corner, metres."""
+    high: Float[np.ndarray, "2"]
+    """Largest."""
+
+    def hold(self, places: Float[np.ndarray, "*n 2"]) -> Bool[np.ndarray, "*n"]:
+        """Whether places are within."""
+        turned = places @ self.R
+        return ((turned >= self.low) & (turned <= self.high)).all(axis=-1)
+
+
+def nearest_plane(
+    planes: Sequence[Plane],
+    bounds: Sequence[Bounds | None],
+    rays: Float[np.ndarray, "*n 3"],
+    eye: Float[np.ndarray, "3"],
+) -> Int8[np.ndarray, "*n"]:
+    """The plane that a ray meets first within the plane's bounds, -1 where it meets none."""
+    depths = []
+    for plane, box in zip(planes, bounds, strict=True):
+        depth, place = plane.seen_by(rays, eye)
+        depths.append(depth if box is None else np.where(box.hold(place), depth, np.inf))
+    every = np.stack(depths)
+    return np.where(np.isfinite(every).any(axis=0), every.argmin(axis=0), -1).astype(np.int8)
+
+
+def find_bounds(
     planes: Sequence[Plane],
     labels: Int8[np.ndarray, "h w"],
-    holes: Bool[np.ndarray, "h w"],
+    near: Bool[np.ndarray, "h w"],
     rays: Float[np.ndarray, "h w 3"],
     eye: Float[np.ndarray, "3"],
-) -> Int8[np.ndarray, "h w"]:
-    """The plane that is seen through every hole (-1 none): the nearest that its ray meets within the plane's bounds.
-    Bounds are a rectangle on the plane about what is seen of it, or none; whichever explains known pixels best."""
-    depth, place = zip(*(p.seen_by(rays, eye) for p in planes), strict=True)
-    depth, near = np.stack(depth), _about(labels >= 0, holes, 4 * NEAR)
-    inside = np.ones(depth.shape, bool)
-    at = lambda within: np.where(within, depth, np.inf).argmin(axis=0)  # noqa: E731
-    right = lambda within: float((at(within) == labels)[near].mean()) if near.any() else 0.0  # noqa: E731
-    best = right(inside)
-    for k in range(len(planes)):
-        for box in _boxes(place[k][labels == k]):
-            turned = place[k] @ box[0]
-            tried = inside.copy()
-            tried[k] = ((turned >= box[1]) & (turned <= box[2])).all(axis=-1)
+) -> tuple[list[Bounds | None], float]:
+    """Where planes end: at a rectangle about what is seen of them, or nowhere, whichever explains ``near`` pixels best;
+    and the share of those that are explained."""
+    bounds: list[Bounds | None] = [None] * len(planes)
+    if not near.any():
+        return bounds, 0.0
+    some, truth = rays[near], labels[near]
+    right = lambda tried: float((nearest_plane(planes, tried, some, eye) == truth).mean())  # noqa: E731
+    best = right(bounds)
+    for k, plane in enumerate(planes):
+        for box in _boxes(plane.seen_by(rays[labels == k], eye)[1]):
+            tried = [*bounds[:k], box, *bounds[k + 1 :]]
             if (score := right(tried)) > best + 1e-3:
-                best, bounded = score, tried[k]
-                inside[k] = bounded
-    found = np.where(np.isfinite(depth).any(axis=0), at(inside), -1).astype(np.int8)
-    if best < RIGHT:  # then what is nearest in the picture
-        index = distance_transform_edt(labels < 0, return_distances=False, return_indices=True)
-        assert isinstance(index, np.ndarray)
-        found = labels[tuple(index)]
-    return np.where(holes, found, -1).astype(np.int8)
+                best, bounds = score, tried
+    return bounds, best
 
 
 def _about(known: np.ndarray, holes: np.ndarray, share: float) -> Bool[np.ndarray, "h w"]:
@@ -167,20 +193,19 @@ def _about(known: np.ndarray, holes: np.ndarray, share: float) -> Bool[np.ndarra
     return known & (far < share * len(holes))
 
 
-def _boxes(places: Float[np.ndarray, "n 2"]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Rectangles about points, one along each side of their hull: how they are turned, least and largest corner."""
+def _boxes(places: Float[np.ndarray, "n 2"]) -> list[Bounds]:
+    """Rectangles about points, along the longest sides of their hull."""
     try:
         hull = ConvexHull(places)
-    except QhullError:
+    except (QhullError, ValueError):  # fewer than three, or all on one line
         return []
     corners = places[hull.vertices]
     sides = np.roll(corners, -1, axis=0) - corners
-    length = np.linalg.norm(sides, axis=1)
-    out: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    for side in sides[np.argsort(-length)[:8]]:
+    out = []
+    for side in sides[np.argsort(-np.linalg.norm(sides, axis=1))[:8]]:
         c, s = side / np.linalg.norm(side)
         R = np.array([[c, -s], [s, c]])
-        out.append((R, (corners @ R).min(axis=0), (corners @ R).max(axis=0)))
+        out.append(Bounds(R=R, low=(corners @ R).min(axis=0), high=(corners @ R).max(axis=0)))
     return out
 
 
@@ -267,33 +292,37 @@ class Sheet:
 
 def patterned(
     sheet: Sheet,
-    places: Float[np.ndarray, "h w 2"],
-    holes: Bool[np.ndarray, "h w"],
     known: Bool[np.ndarray, "h w"],
+    near: Bool[np.ndarray, "h w"],
+    image: UInt8[np.ndarray, "h w 3"],
+    places: Float[np.ndarray, "h w 2"],
+    wanted: Float[np.ndarray, "n 2"],
 ) -> tuple[Float[np.ndarray, "n 3"], Bool[np.ndarray, " n"]] | None:
-    """Colours of the plane's ``holes`` by its pattern, and where there are any; None where it has no pattern that
-    foretells what is known."""
-    colours = sheet.image[known].astype(np.float64)
-    step = np.linalg.norm(np.diff(places, axis=1), axis=-1)[:, :-1][known[:, :-2]]
-    shifts = repeats(places[known], colours, float(np.median(step)) if len(step) else 0.005)
+    """Colours at the ``wanted`` places of a plane by its pattern, and where there are any; None where it has no pattern
+    that foretells what is ``near``. ``image`` and ``places`` are the picture, or every n-th pixel of it, in which
+    ``known`` pixels show the plane."""
+    step = np.linalg.norm(np.diff(places, axis=1), axis=-1)[known[:, :-1] & known[:, 1:]]
+    if not len(step):
+        return None
+    shifts = repeats(places[known], image[known].astype(np.float64), float(np.median(step)))
     if not shifts:
         return None
-    near = _about(known, holes, NEAR)
     rows, columns = np.nonzero(near if near.sum() > 300 else known)
-    stride = max(1, len(rows) // 3000)
+    stride = max(1, len(rows) // 2000)
     rows, columns = rows[::stride], columns[::stride]
-    truth = sheet.image[rows, columns].astype(np.float64)
-    trial = [(sheet.read(places[rows, columns] + s)) for s in shifts]
+    truth = image[rows, columns].astype(np.float64)
+    trial = [sheet.read(places[rows, columns] + s) for s in shifts]
     errors = [((c - truth) ** 2)[ok].mean() if ok.sum() > 50 else np.inf for c, ok in trial]
     best = np.argsort(errors)[:USED]
     shifts, trial = [shifts[i] for i in best], [trial[i] for i in best]
     weights = np.array([1 / (errors[i] + 4.0) ** 2 if np.isfinite(errors[i]) else 0.0 for i in best])
     weights[weights < 0.05 * weights.max()] = 0.0
     guess, some = _mixed(trial, weights)
-    smooth = _smooth(sheet.image, known)[rows, columns]
+    smooth = _smooth(image, known)[rows, columns]
     if some.sum() < 50 or ((guess - truth) ** 2)[some].mean() > BETTER * ((smooth - truth) ** 2)[some].mean():
         return None
-    return _mixed([sheet.read(places[holes] + s) for s in shifts], weights)
+    used = np.flatnonzero(weights)
+    return _mixed([sheet.read(wanted + shifts[i]) for i in used], weights[used])
 
 
 def _mixed(
@@ -322,27 +351,39 @@ def continued(
     holes: Bool[np.ndarray, "h w"],
     rays: Float[np.ndarray, "h w 3"],
     camera: Camera,
-) -> tuple[UInt8[np.ndarray, "h w 3"], Float[np.ndarray, "h w"], Bool[np.ndarray, "h w"]]:
-    """Colour and depth of ``holes`` where a plane is behind them, and where one is. ``points`` and ``rays`` (of unit
-    depth) are in the world; ``known`` are pixels that show background as it is."""
-    eye = camera.poses(1)[0][:3, 3]
-    planes, labels = find_planes(points, known, eye)
-    rgb, depth, found = image.copy(), np.zeros(known.shape), np.zeros(known.shape, bool)
-    if not planes:
+) -> tuple[UInt8[np.ndarray, "n 3"], Float[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
+    """Colour and depth of the pixels of ``holes``, and for which of them a plane is behind. ``points`` and ``rays`` (of
+    unit depth) are in the world; ``known`` are pixels that show background as it is. What is looked for, planes and
+    patterns, is looked for in about ``ROWS`` rows; what is found is read at the picture's own."""
+    n = max(1, round(len(image) / ROWS))
+    few = (slice(None, None, n), slice(None, None, n))
+    eye, small = camera.poses(1)[0][:3, 3], np.ascontiguousarray(image[few])
+    planes, labels = find_planes(points[few], known[few], eye)
+    rgb, depth, found = image[holes], np.zeros(int(holes.sum())), np.zeros(int(holes.sum()), bool)
+    if not planes or not len(rgb):
         return rgb, depth, found
-    through = behind(planes, labels, holes, rays, eye)
+    bounds, right = find_bounds(planes, labels, _about(labels >= 0, holes[few], 4 * NEAR), rays[few], eye)
+    through = nearest_plane(planes, bounds, rays[holes], eye)
+    rows, columns = np.nonzero(holes)
+    if right < RIGHT:  # then what is nearest in the picture
+        index = distance_transform_edt(labels < 0, return_distances=False, return_indices=True)
+        assert isinstance(index, np.ndarray)
+        at = tuple(np.minimum(x // n, size - 1) for x, size in zip((rows, columns), labels.shape, strict=True))
+        through = labels[tuple(i[at] for i in index)]
     for k, plane in enumerate(planes):
         mine, own = through == k, labels == k
-        if not mine.any() or not own.any():
+        z, wanted = plane.seen_by(rays[holes][mine], eye)
+        if not own.any() or not np.isfinite(z).all() or not len(z):
             continue
-        z, places = plane.seen_by(rays, eye)
-        mine &= np.isfinite(z)
-        depth[mine], found[mine] = z[mine], True
-        rgb[mine] = membrane(image, own)[mine].round().clip(0, 255)
-        sheet = Sheet(plane=plane, image=image, own=own.astype(np.float32), camera=camera)
-        pattern = patterned(sheet, places, mine, own)
+        depth[mine], found[mine] = z, True
+        at = np.stack([rows[mine] / n, columns[mine] / n])
+        smooth = membrane(small, own)
+        rgb[mine] = np.stack([map_coordinates(smooth[..., c], at, order=1, mode="nearest") for c in range(3)], -1)
+        own_full = own if n == 1 else own.repeat(n, 0).repeat(n, 1)[: len(image), : image.shape[1]]
+        sheet = Sheet(plane=plane, image=image, own=(own_full & known).astype(np.float32), camera=camera)
+        places = plane.seen_by(rays[few], eye)[1]
+        pattern = patterned(sheet, own, _about(own, holes[few], NEAR), small, places, wanted)
         if pattern is not None:
             colours, there = pattern
-            rows, columns = (n[there] for n in np.nonzero(mine))
-            rgb[rows, columns] = colours[there].round().clip(0, 255)
+            rgb[np.flatnonzero(mine)[there]] = colours[there].round().clip(0, 255)
     return rgb, depth, found

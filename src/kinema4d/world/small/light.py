@@ -7,13 +7,14 @@ light, with the shadows that it and the parts throw on it. Half of the error of 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from jaxtyping import Float, UInt8
 
 from kinema4d.geometry.camera import T_camera_world
 from kinema4d.geometry.mesh import Mesh
-from kinema4d.geometry.raster import Light, assemble, merge, rasterize
+from kinema4d.geometry.raster import Light, Surfaces, assemble, merge, rasterize
 from kinema4d.types import Control
 from kinema4d.world.small.casters import coarse
 from kinema4d.world.small.parts import Part
@@ -29,6 +30,13 @@ def ambient_of(sun: Sun) -> float:
     return dark * height / (1 - dark + dark * height)
 
 
+@lru_cache(maxsize=4)
+def _surfaces(links: tuple[tuple[Mesh, ...], ...]) -> tuple[Surfaces, Surfaces]:
+    """The meshes of links, as they are seen and as they throw shadows."""
+    every = [(m, i) for i, meshes in enumerate(links) for m in meshes]
+    return assemble(every), assemble([(coarse(m), i) for m, i in every])
+
+
 def sunlit_robot(
     control: Control, sun: Sun, parts: Sequence[Part], motions: Float[np.ndarray, "p t 4 4"]
 ) -> UInt8[np.ndarray, "t h w 3"]:
@@ -39,8 +47,8 @@ def sunlit_robot(
         return control.rgb
     closed = [(p, Ts) for p, Ts in zip(parts, motions, strict=True) if len(p.faces)]
     Ts = np.stack([*(s.Ts_world_link for s in solids), *(Ts for _, Ts in closed)], axis=1)
-    seen = assemble([(m, i) for i, s in enumerate(solids) for m in s.meshes])
-    cast = [(assemble([(coarse(m), i) for i, s in enumerate(solids) for m in s.meshes]), 0)]
+    seen, cast = _surfaces(tuple(s.meshes for s in solids))
+    cast = [(cast, 0)]
     if closed:
         cast.append((assemble([(_grey(p), i) for i, (p, _) in enumerate(closed)]), len(solids)))
     size = int(np.clip(2 * control.camera.height, *TEXELS))
@@ -51,7 +59,9 @@ def sunlit_robot(
         casters=merge(cast),
     )  # fmt: skip
     assert drawn.rgb is not None
-    return np.where(drawn.valid[..., None], drawn.rgb, control.rgb)
+    other = control.mask & ~drawn.valid
+    drawn.rgb[other] = control.rgb[other]
+    return drawn.rgb
 
 
 def _grey(part: Part) -> Mesh:

@@ -205,7 +205,8 @@ def _continued(frame: FirstFrame, gone: Bool[np.ndarray, "h w"], parts: Sequence
     rays = unproject(frame.camera.K, np.ones(gone.shape, np.float32)) @ T[:3, :3].T
     world = rays * frame.depth[..., None] + T[:3, 3]
     colour, far, found = behind.continued(frame.image, world, seen, gone, rays, frame.camera)
-    rgb[found], depth = colour[found], np.where(found, far, depth)
+    rows, columns = (n[found] for n in np.nonzero(gone))
+    rgb[rows, columns], depth[rows, columns] = colour[found], far[found]
     points = unproject(frame.camera.K, depth.astype(np.float32))
     return Background(rgb=rgb, points=points, valid=gone, known=~gone)
 
