@@ -260,7 +260,7 @@ def test_no_line_is_left_where_the_edge_of_a_shadow_was():
     plain = a_picture(cast, dark=np.ones(3))
     lit = sunlit(image, shade, np.zeros((H, W), bool))
     shaded = in_shadow(shade.points, cast.vertices[0, 8:], SUN)
-    edge = binary_dilation(shaded, iterations=2) & ~binary_erosion(shaded, iterations=2)
+    edge = np.logical_xor(binary_dilation(shaded, iterations=2), binary_erosion(shaded, iterations=2))
     before, after = (np.abs(x[edge].astype(int) - plain[edge]).mean() for x in (image, lit))
     assert after < 0.4 * before
 

@@ -111,11 +111,9 @@ def find_planes(
             on, best = (there, int(there.sum())) if there.sum() > best else (on, best)
         if best < LEAST * len(X):
             break
-        for _ in range(2):
-            plane = plane_through(X[on], eye)
-            on = left & (np.abs((X - plane.origin) @ plane.normal) < thick) & (np.abs(N @ plane.normal) > ALIKE)
-            if on.sum() < 20:
-                break
+        plane = plane_through(X[on], eye)
+        better = left & (np.abs((X - plane.origin) @ plane.normal) < thick) & (np.abs(N @ plane.normal) > ALIKE)
+        plane = plane_through(X[better], eye) if better.sum() > best / 2 else plane
         planes.append(plane)
         left &= ~on & ~(np.abs((X - plane.origin) @ plane.normal) < thick)
     nearest = np.full(known.shape, 1.0)
@@ -145,7 +143,7 @@ class Bounds:
     def hold(self, places: Float[np.ndarray, "*n 2"]) -> Bool[np.ndarray, "*n"]:
         """Whether places are within."""
         turned = places @ self.R
-        return ((turned >= self.low) & (turned <= self.high)).all(axis=-1)
+        return np.asarray(((turned >= self.low) & (turned <= self.high)).all(axis=-1))
 
 
 def nearest_plane(
