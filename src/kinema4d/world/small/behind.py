@@ -43,6 +43,8 @@ OVERLAP = 0.12
 """Share of a pattern that a shift must map onto itself to count."""
 BETTER = 0.7
 """A pattern must foretell known pixels with so small a share of the error that smooth colour has."""
+PLAIN = 18.0
+"""A surface whose colours are within this of those around them is plain: it goes on behind a hole as it is, of 255."""
 ROWS = 200
 """Of the picture in which planes and patterns are looked for, about."""
 NEAR = 0.1
@@ -351,8 +353,9 @@ def continued(
     camera: Camera,
 ) -> tuple[UInt8[np.ndarray, "n 3"], Float[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
     """Colour and depth of the pixels of ``holes``, and for which of them a plane is behind. ``points`` and ``rays`` (of
-    unit depth) are in the world; ``known`` are pixels that show background as it is. What is looked for, planes and
-    patterns, is looked for in about ``ROWS`` rows; what is found is read at the picture's own."""
+    unit depth) are in the world; ``known`` are pixels that show background as it is. Holes keep the colour of ``image``
+    where the plane behind has neither a pattern nor one colour. What is looked for, planes and patterns, is looked for in
+    about ``ROWS`` rows; what is found is read at the picture's own."""
     n = max(1, round(len(image) / ROWS))
     few = (slice(None, None, n), slice(None, None, n))
     eye, small = camera.poses(1)[0][:3, 3], np.ascontiguousarray(image[few])
@@ -374,13 +377,14 @@ def continued(
         if not own.any() or not np.isfinite(z).all() or not len(z):
             continue
         depth[mine], found[mine] = z, True
-        at = np.stack([rows[mine] / n, columns[mine] / n])
-        smooth = membrane(small, own)
-        rgb[mine] = np.stack([map_coordinates(smooth[..., c], at, order=1, mode="nearest") for c in range(3)], -1)
+        near = _about(own, holes[few], NEAR)
+        if near.any() and ((_smooth(small, own) - small)[near] ** 2).mean() < PLAIN**2:
+            at, smooth = np.stack([rows[mine] / n, columns[mine] / n]), membrane(small, own)
+            rgb[mine] = np.stack([map_coordinates(smooth[..., c], at, order=1, mode="nearest") for c in range(3)], -1)
         own_full = own if n == 1 else own.repeat(n, 0).repeat(n, 1)[: len(image), : image.shape[1]]
         sheet = Sheet(plane=plane, image=image, own=(own_full & known).astype(np.float32), camera=camera)
         places = plane.seen_by(rays[few], eye)[1]
-        pattern = patterned(sheet, own, _about(own, holes[few], NEAR), small, places, wanted)
+        pattern = patterned(sheet, own, near, small, places, wanted)
         if pattern is not None:
             colours, there = pattern
             rgb[np.flatnonzero(mine)[there]] = colours[there].round().clip(0, 255)

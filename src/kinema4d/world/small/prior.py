@@ -204,7 +204,7 @@ def _continued(frame: FirstFrame, gone: Bool[np.ndarray, "h w"], parts: Sequence
     depth, T = 1 / np.maximum(inverse, 1e-6), frame.camera.poses(1)[0]
     rays = unproject(frame.camera.K, np.ones(gone.shape, np.float32)) @ T[:3, :3].T
     world = rays * frame.depth[..., None] + T[:3, 3]
-    colour, far, found = behind.continued(frame.image, world, seen, gone, rays, frame.camera)
+    colour, far, found = behind.continued(rgb, world, seen, gone, rays, frame.camera)
     rows, columns = (n[found] for n in np.nonzero(gone))
     rgb[rows, columns], depth[rows, columns] = colour[found], far[found]
     points = unproject(frame.camera.K, depth.astype(np.float32))
