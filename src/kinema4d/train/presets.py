@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from torch import nn
 
 from kinema4d.data.generate import Recipe
 from kinema4d.data.pool import Progress
-from kinema4d.train import move_pack, see_pack
+from kinema4d.train import direct, move_pack, see_pack
 from kinema4d.train.loop import Plan, Task, train
 from kinema4d.train.move import MoveTask, split
 from kinema4d.train.see import BlindTask, CompleteTask, SegmentTask
@@ -20,6 +21,7 @@ from kinema4d.train.see_episodes import add_episodes
 from kinema4d.train.see_pack import Picture
 from kinema4d.world.small.checkpoint import load_small, save_small, usual_config
 from kinema4d.world.small.complete import CompleteConfig, CompleteNet
+from kinema4d.world.small.diffusion import DiffusionConfig, DiffusionNet
 from kinema4d.world.small.look import Eyes
 from kinema4d.world.small.move import MoveConfig, MoveNet
 from kinema4d.world.small.see import BlindNet, SeeConfig, SegmentNet
@@ -68,6 +70,12 @@ PRESETS: dict[str, Preset] = {
 MOVE = "small-move"
 """The correction of motions, which learns from a data set of episodes and from what the others see in them."""
 MOVE_PLAN = Plan(steps=3000, rate=1e-3, warmup=100, ema=0.998, validate_every=250, log_every=25, save_every=120)
+"""How long."""
+
+
+DIRECT = "small-direct"
+"""The 4D diffusion transformer alone, which learns from a data set of episodes."""
+DIRECT_PLAN = Plan(steps=20_000, rate=1e-3, warmup=200, ema=0.998, validate_every=500, log_every=25, save_every=120)
 """How long."""
 
 
@@ -154,6 +162,25 @@ def run_move(
     task = MoveTask(MoveNet(MoveConfig()), samples, held_out)
     net = train(task, plan, out, config={"preset": MOVE, "shards": [p.stem for p in shards]}, tell=tell)
     assert isinstance(net, MoveNet)
+    return net
+
+
+def run_direct(
+    shards: Sequence[Path],
+    out: Path,
+    config: DiffusionConfig,
+    *,
+    steps: int | None = None,
+    tell: Callable[[int, dict[str, float]], None] | None = None,
+) -> DiffusionNet:
+    """Train the transformer on the shards of a pack; goes on where an earlier run in ``out`` stopped."""
+    plan = DIRECT_PLAN if steps is None else replace(DIRECT_PLAN, steps=steps)
+    takes, held_out = direct.split(direct.read_pack(shards))
+    torch.manual_seed(plan.seed)
+    task = direct.DirectTask(DiffusionNet(config), takes, held_out)
+    about = {"preset": DIRECT, "config": json.loads(json.dumps(asdict(config))), "shards": [p.stem for p in shards]}
+    net = train(task, plan, out, config=about, tell=tell)
+    assert isinstance(net, DiffusionNet)
     return net
 
 

@@ -1,0 +1,246 @@
+"""Clips as tokens of the diffusion transformer, what is known of them, and the flow from noise to clip."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32, UInt8
+from torch import Tensor
+from torch.nn import functional as F
+
+from kinema4d.types import Pointmap
+from kinema4d.world.condition import Normalisation, normalisation, soft_mask
+from kinema4d.world.small.diffusion import ACTION, LONGEST, WORDS, DiffusionConfig, DiffusionNet, Known
+
+STEPS = 4
+"""Of the flow, by default."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scene:
+    """One clip's conditions at the size of the model, in plain arrays."""
+
+    image: UInt8[np.ndarray, "h w 3"]
+    """The first frame."""
+    robot: Pointmap
+    """The robot's visible surface at every frame, camera frame."""
+    robot_rgb: UInt8[np.ndarray, "t h w 3"]
+    """Its colour."""
+    actions: Float32[np.ndarray, "t 10"]
+    """:func:`kinema4d.world.small.direct.actions_of`."""
+    text: str = ""
+    """The instruction."""
+    environment: Pointmap | None = None
+    """One frame: the whole scene at the first."""
+    prior_rgb: UInt8[np.ndarray, "t h w 3"] | None = None
+    """The moved prior."""
+    prior_points: Pointmap | None = None
+    """Its geometry."""
+    prior_known: Bool[np.ndarray, "t h w"] | None = None
+    """What of it is no guess."""
+
+
+def cut(frames: Tensor, config: DiffusionConfig) -> Tensor:
+    """[b,t,h,w,c] to tokens [b,n,c*pixels] of one domain: the first frame alone, as often as a group is long."""
+    p, h, w = config.patch
+    x = torch.cat([frames[:, :1].expand(-1, p, -1, -1, -1), frames[:, 1:]], 1)
+    b, t, rows, columns, c = x.shape
+    x = x.reshape(b, t // p, p, rows // h, h, columns // w, w, c).permute(0, 1, 3, 5, 7, 2, 4, 6)
+    return x.reshape(b, -1, c * config.pixels)
+
+
+def joined(tokens: Tensor, config: DiffusionConfig, channels: int = 3) -> Tensor:
+    """The inverse of :func:`cut`."""
+    p, h, w = config.patch
+    t, rows, columns = config.grid
+    x = tokens.reshape(-1, t, rows, columns, channels, p, h, w).permute(0, 1, 5, 2, 6, 3, 7, 4)
+    x = x.reshape(-1, t * p, rows * h, columns * w, channels)
+    return torch.cat([x[:, :1], x[:, p:]], 1)
+
+
+def domains(colour: Tensor, points: Tensor, config: DiffusionConfig) -> Tensor:
+    """Tokens of both domains, side by side or stacked; only those of colour where only that is made."""
+    if config.output == "2d":
+        return colour
+    return torch.cat([colour, points], -1 if config.layout == "channel" else 1)
+
+
+def undomained(tokens: Tensor, config: DiffusionConfig) -> tuple[Tensor, Tensor | None]:
+    """The inverse of :func:`domains`."""
+    if config.output == "2d":
+        return tokens, None
+    a, b = tokens.chunk(2, -1 if config.layout == "channel" else 1)
+    return a, b
+
+
+def positions(config: DiffusionConfig) -> Tensor:
+    """[n,4] time, row, column and domain of every token."""
+    where = torch.stack(torch.meshgrid(*(torch.arange(n) for n in config.grid), indexing="ij"), -1).reshape(-1, 3)
+    each = range(1 if config.layout == "channel" else config.domains)
+    return torch.cat([F.pad(where, (0, 1), value=d) for d in each])
+
+
+# ---------------------------------------------------------------------- what is known
+
+
+def scale_of(scene: Scene) -> Normalisation:
+    """The model's own unit of length (appendix B.1): the robot's extent over the whole sequence, one for all axes, so that
+    shapes keep their proportions."""
+    return normalisation(scene.robot, per_axis=False)
+
+
+def unit(points: Float[np.ndarray, "*b 3"], scale: Normalisation) -> Float32[np.ndarray, "*b 3"]:
+    """Metres to the model's -1..1 over the robot's extent."""
+    return 2 * scale.apply(points) - 1
+
+
+def words(text: str) -> list[int]:
+    """Numbers of the words of an instruction; the same word has the same number everywhere."""
+    found = [1 + zlib.crc32(w.encode()) % (WORDS - 1) for w in text.lower().split()[:LONGEST]]
+    return found + [0] * (LONGEST - len(found))
+
+
+def known_of(scenes: Sequence[Scene], config: DiffusionConfig, *, seed: int = 0) -> Known:
+    """What a model with this configuration may know of these scenes, as all of its tokens."""
+    rows = [_known(scene, config, seed + i) for i, scene in enumerate(scenes)]
+    stack = lambda name: torch.stack([getattr(r, name)[0] for r in rows])  # noqa: E731
+    prior = stack("prior") if config.prior else None
+    return Known(stack("first"), stack("robot"), stack("mask"), prior, stack("where"), stack("hints"))
+
+
+def _known(scene: Scene, config: DiffusionConfig, seed: int) -> Known:
+    t, h, w = config.frames, config.height, config.width
+    if scene.image.shape != (h, w, 3) or scene.robot.valid.shape != (t, h, w):
+        raise ValueError(
+            f"this model sees {t}x{h}x{w} (frames x rows x columns), the scene has an image of "
+            f"{scene.image.shape[0]}x{scene.image.shape[1]} and a robot of {'x'.join(map(str, scene.robot.valid.shape))}"
+        )
+    scale = scale_of(scene)
+    tokens = lambda frames: cut(torch.from_numpy(np.ascontiguousarray(frames, np.float32))[None], config)  # noqa: E731
+    still = np.broadcast_to(scene.image / np.float32(127.5) - 1, (t, h, w, 3))
+    nothing = np.zeros((t, h, w, 3), np.float32)
+    around = nothing
+    if config.environment:
+        if scene.environment is None:
+            raise ValueError("this model wants the first frame's pointmap (environment): give depth")
+        seen = np.where(scene.environment.valid[..., None], unit(scene.environment.points, scale), 0)
+        around = np.broadcast_to(seen, (t, h, w, 3))
+    mask, shape, colour = _signal(scene, config, scale, seed)
+    given = None
+    if config.prior:
+        if scene.prior_rgb is None or scene.prior_points is None or scene.prior_known is None:
+            raise ValueError("a painter needs the moved prior: its colour, points and what is known of it")
+        ghost = domains(tokens(scene.prior_rgb / 127.5 - 1), tokens(unit(scene.prior_points.points, scale)), config)
+        sure = tokens(scene.prior_known[..., None])
+        given = torch.cat([ghost, _everywhere(sure, config)], -1)
+    return Known(
+        domains(tokens(still), tokens(around), config),
+        domains(tokens(colour), tokens(shape), config),
+        _everywhere(tokens(mask[..., None]), config),
+        given,
+        positions(config)[None],
+        _hints(scene, config, tokens(shape if config.control != "rgb" else colour)),
+    )
+
+
+def _everywhere(tokens: Tensor, config: DiffusionConfig) -> Tensor:
+    """What is the same for both domains."""
+    return tokens.repeat(1, 1 if config.layout == "channel" else config.domains, 1)
+
+
+def _signal(
+    scene: Scene, config: DiffusionConfig, scale: Normalisation, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The robot's mask, and what stands in the domains of points and of colour, by the kind of control."""
+    there, kind = scene.robot.valid, config.control
+    nothing = np.zeros((*there.shape, 3), np.float32)
+    only = lambda values: np.where(there[..., None], values, 0).astype(np.float32)  # noqa: E731
+    points, colour = only(unit(scene.robot.points, scale)), only(scene.robot_rgb / np.float32(127.5) - 1)
+    shape = {
+        "pointmap": points, "pointmap+rgb": points, "mask": only(np.ones((1, 1, 1, 3), np.float32)),
+        "depth": points[..., 2:].repeat(3, axis=-1),
+    }.get(kind, nothing)  # fmt: skip
+    if config.mask == "none" or kind in ("embedding", "text", "none"):
+        mask = np.zeros(there.shape, np.float32)  # otherwise the mask would tell what they must not know
+    elif config.mask == "hard":
+        mask = there.astype(np.float32)
+    else:
+        mask = soft_mask(there, seed=seed, ratio=config.soft_ratio)
+    return mask, shape, colour if kind in ("rgb", "pointmap+rgb") else nothing
+
+
+def _hints(scene: Scene, config: DiffusionConfig, robot: Tensor) -> Tensor:
+    """What cross-attention reads."""
+    if config.control == "text":
+        return torch.tensor(words(scene.text))[None]
+    if config.control == "none":
+        return torch.zeros(1, 1, 1)
+    if config.control == "embedding":
+        p = config.patch[0]
+        every = np.concatenate([np.repeat(scene.actions[:1], p, axis=0), scene.actions[1:]])
+        return torch.from_numpy(every.reshape(1, -1, p * ACTION).astype(np.float32))
+    t, rows, columns = config.grid
+    x = robot.reshape(t, rows, columns, -1).permute(0, 3, 1, 2)
+    # Patches in twos: the hints are about the whole robot, pixels are in the tokens already.
+    return F.avg_pool2d(x, 2, ceil_mode=True).permute(0, 2, 3, 1).reshape(1, -1, x.shape[1])
+
+
+def some(known: Known, pick: Tensor) -> Known:
+    """What is known of the tokens ``pick`` [b,k] alone."""
+    at = lambda x: x.gather(1, pick[..., None].expand(-1, -1, x.shape[-1]))  # noqa: E731
+    return replace(
+        known, first=at(known.first), robot=at(known.robot), mask=at(known.mask), where=at(known.where),
+        prior=None if known.prior is None else at(known.prior),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------- the flow
+
+
+def target_of(
+    rgb: UInt8[np.ndarray, "t h w 3"],
+    points: Float[np.ndarray, "t h w 3"],
+    scale: Normalisation,
+    config: DiffusionConfig,
+) -> Tensor:
+    """A clip as tokens [1,n,...]."""
+    tokens = lambda frames: cut(torch.from_numpy(np.ascontiguousarray(frames, np.float32))[None], config)  # noqa: E731
+    return domains(tokens(rgb / 127.5 - 1), tokens(unit(points, scale)), config)
+
+
+def flow_loss(net: DiffusionNet, known: Known, target: Tensor, weight: Tensor) -> Tensor:
+    """Where does the flow end that is on a straight line from noise to the clip? ``weight`` [b,n,...] says how much
+    each value counts. Early times count as much as late ones: with few steps, they decide."""
+    time = torch.rand(len(target))
+    x = time[:, None, None] * target + (1 - time[:, None, None]) * torch.randn_like(target)
+    error = (net(x, known, time) - target).square()
+    return (error * weight).sum() / weight.sum().clamp(min=1.0)
+
+
+@torch.no_grad()
+def sample(net: DiffusionNet, known: Known, *, steps: int = STEPS, seed: int = 0) -> Tensor:
+    """Tokens of a clip: from noise in ``steps`` steps of the flow."""
+    if steps < 1:
+        raise ValueError(f"the flow needs at least 1 step, got {steps}")
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(known.first.shape, generator=generator)
+    for i in range(steps):
+        now, then = i / steps, (i + 1) / steps
+        end = net(x, known, torch.full((len(x),), now))
+        x = end if i + 1 == steps else x + (end - x) * ((then - now) / (1 - now))
+    return x
+
+
+def clip_of(
+    tokens: Tensor, scale: Normalisation, config: DiffusionConfig
+) -> tuple[UInt8[np.ndarray, "t h w 3"], Float32[np.ndarray, "t h w 3"] | None]:
+    """Colour and points (camera frame, metres) of one clip's tokens [1,n,...]."""
+    colour, points = undomained(tokens, config)
+    rgb = ((joined(colour, config)[0] + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).numpy()
+    if points is None:
+        return rgb, None
+    return rgb, scale.invert((joined(points, config)[0].numpy() + 1) / 2)

@@ -1,0 +1,134 @@
+"""Packs and the training of the diffusion transformer alone, on a handful of episodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="training needs torch: pip install 'kinema4d[world]'")
+import torch
+
+from kinema4d.data.dataset import open_dataset
+from kinema4d.data.generate import Recipe, generate
+from kinema4d.train import direct
+from kinema4d.train.loop import Plan, train
+from kinema4d.world.small.diffusion import DiffusionConfig, DiffusionNet
+from kinema4d.world.small.patches import scale_of, unit
+
+CONFIG = DiffusionConfig(height=24, width=40, patch=(4, 8, 8), channels=48, layers=2, heads=4)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("direct") / "data"
+    generate(
+        root, Recipe(episodes=3, failures=0, robots=("k4arm",), tasks=("push",), seed=5, height=48, width=80), workers=1
+    )
+    return root
+
+
+@pytest.fixture(scope="module")
+def takes(data: Path) -> list[direct.Take]:
+    return direct.read_pack(direct.make_pack(data.parent / "pack", data, CONFIG, workers=1))
+
+
+def test_a_take_is_the_episode_at_the_model_s_size(data: Path, takes: list[direct.Take]):
+    dataset = open_dataset(data)
+    episode, take = dataset.load(dataset.ids[0]), takes[0]
+    assert take.rgb.shape == (49, 24, 40, 3)
+    halves = episode.clip.rgb[5].reshape(24, 2, 40, 2, 3).mean(axis=(1, 3))
+    assert np.abs(take.rgb[5] - halves).max() <= 1
+    np.testing.assert_allclose(take.points, episode.clip.pointmap.points[:, 1::2, 1::2], atol=2e-3)
+    assert episode.robot_mask is not None
+    assert (take.there == episode.robot_mask[:, 1::2, 1::2]).mean() > 0.999
+    assert take.text == episode.text
+    assert take.changed[1:].any()
+    assert not (take.changed & take.there).any()
+
+
+def test_packs_go_on_and_are_of_one_size(data: Path, takes: list[direct.Take], tmp_path: Path):
+    paths = direct.make_pack(tmp_path / "pack", data, CONFIG, workers=1)
+    stamp = paths[0].stat().st_mtime_ns
+    assert direct.make_pack(tmp_path / "pack", data, CONFIG, workers=1) == paths
+    assert paths[0].stat().st_mtime_ns == stamp
+    with pytest.raises(ValueError, match="holds a pack made for .*24.* use another folder"):
+        direct.make_pack(tmp_path / "pack", data, replace(CONFIG, height=48))
+    with pytest.warns(UserWarning, match="learns from 25 frames"):
+        paths = direct.make_pack(tmp_path / "other", data, replace(CONFIG, frames=25), workers=1)
+    with pytest.raises(ValueError, match="no episode of this data set"):
+        direct.read_pack(paths)
+
+
+def test_a_mirrored_take_is_mirrored_in_space(takes: list[direct.Take]):
+    take = takes[0]
+    other = direct.mirrored(take)
+    np.testing.assert_array_equal(other.rgb[:, :, 0], take.rgb[:, :, -1])
+    np.testing.assert_array_equal(other.points[3, 4, 0, 0], -take.points[3, 4, -1, 0])
+    again = direct.mirrored(other)
+    np.testing.assert_array_equal(again.points, take.points)
+    a, b = (unit(t.robot[t.there].astype(np.float32), scale_of(t.scene)) for t in (take, other))
+    assert b.min() >= -1.001
+    assert a.shape == b.shape
+
+
+def test_scenes_are_split_whole(takes: list[direct.Take]):
+    mine, held_out = direct.split(takes)
+    assert len(mine) + len(held_out) == len(takes)
+    assert not {t.group for t in mine} & {t.group for t in held_out}
+    with pytest.raises(ValueError, match="at least 2"):
+        direct.split(takes[:1])
+
+
+def test_training_lowers_the_loss_and_goes_on_exactly(takes: list[direct.Take], tmp_path: Path):
+    def run(steps: int, out: Path) -> DiffusionNet:
+        torch.manual_seed(0)
+        task = direct.DirectTask(DiffusionNet(CONFIG), takes[:2], takes[2:], size=2)
+        plan = Plan(steps=steps, rate=2e-3, warmup=5, validate_every=1000, log_every=1000, save_every=0)
+        net = train(task, plan, out, config={"test": 1})
+        assert isinstance(net, DiffusionNet)
+        return net
+
+    first = DiffusionNet(CONFIG)
+    net = run(30, tmp_path / "a")
+
+    def loss_of(model: DiffusionNet) -> float:
+        torch.manual_seed(1)
+        with torch.no_grad():
+            return float(direct.DirectTask(model, takes[:2], takes[2:], size=2).loss(999))
+
+    assert loss_of(net) < 0.8 * loss_of(first)
+    plan = Plan(steps=30, rate=2e-3, warmup=5, validate_every=1000, log_every=1000, save_every=0)
+    half = direct.DirectTask(DiffusionNet(CONFIG), takes[:2], takes[2:], size=2)
+    torch.manual_seed(0)
+    half.model.load_state_dict(_started().state_dict())
+    stopped = _Stops(half, 12)
+    with pytest.raises(KeyboardInterrupt):
+        train(stopped, plan, tmp_path / "b", config={"test": 1})
+    other = train(half, plan, tmp_path / "b", config={"test": 1})
+    for (name, a), b in zip(net.state_dict().items(), other.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, msg=name)
+    figures = direct.DirectTask(net, takes[:2], takes[2:]).validate(net)
+    assert {"psnr", "changed_psnr", "robot_psnr", "first_psnr", "points_cm"} <= figures.keys()
+
+
+def _started() -> DiffusionNet:
+    torch.manual_seed(0)
+    return DiffusionNet(CONFIG)
+
+
+class _Stops:
+    """A task that is killed at a step."""
+
+    def __init__(self, task: direct.DirectTask, at: int) -> None:
+        self.task, self.at, self.model = task, at, task.model
+
+    def loss(self, step: int) -> torch.Tensor:
+        if step == self.at:
+            raise KeyboardInterrupt
+        return self.task.loss(step)
+
+    def validate(self, model: torch.nn.Module) -> dict[str, float]:
+        return self.task.validate(model)

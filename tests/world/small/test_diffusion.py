@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kinema4d.types import Camera, Control, Pointmap
+from kinema4d.world.load import load_world
+from kinema4d.world.small.diffusion import CONTROLS, DiffusionConfig, DiffusionNet
+from kinema4d.world.small.direct import DirectWorld, load_direct, save_direct, scene_of, small
+from kinema4d.world.small.patches import (
+    Scene,
+    clip_of,
+    cut,
+    domains,
+    flow_loss,
+    joined,
+    known_of,
+    positions,
+    sample,
+    scale_of,
+    some,
+    target_of,
+    undomained,
+    unit,
+    words,
+)
+
+TINY = DiffusionConfig(frames=5, height=16, width=24, patch=(2, 8, 8), channels=48, layers=2, heads=4)
+H, W, T = TINY.height, TINY.width, TINY.frames
+
+
+def a_scene(way: int = 1, seed: int = 0) -> tuple[Scene, np.ndarray, np.ndarray]:
+    """A robot (a bright block before a table) that goes ``way`` columns per frame, and the true future."""
+    rng = np.random.default_rng(seed)
+    image = np.full((H, W, 3), 90, np.uint8)
+    image[..., 0] = (np.arange(W) * 6)[None]
+    z = np.full((T, H, W), 1.0, np.float32)
+    rgb = np.repeat(image[None], T, axis=0)
+    mask = np.zeros((T, H, W), bool)
+    for t in range(T):
+        left = 8 + way * t
+        mask[t, 4:10, left : left + 5] = True
+    rgb[mask], z[mask] = (220, 40, 60), 0.7
+    v, u = np.mgrid[:H, :W]
+    points = np.stack([(u - W / 2) / 20 * z, (v - H / 2) / 20 * z, z], axis=-1).astype(np.float32)
+    robot = Pointmap(points=np.where(mask[..., None], points, np.float32(0)), valid=mask)
+    actions = np.zeros((T, 10), np.float32)
+    actions[:, 0] = way * np.arange(T)
+    scene = Scene(
+        image=rgb[0], robot=robot, robot_rgb=np.where(mask[..., None], rgb, 0).astype(np.uint8), actions=actions,
+        text="go right" if way > 0 else "go left", environment=Pointmap(points=points[:1], valid=np.ones((1, H, W), bool)),
+        prior_rgb=rgb, prior_points=Pointmap(points=points, valid=np.ones((T, H, W), bool)),
+        prior_known=rng.random((T, H, W)) < 0.9,
+    )  # fmt: skip
+    return scene, rgb, points
+
+
+def test_patches_are_put_together_again():
+    frames = torch.randn(2, T, H, W, 3)
+    tokens = cut(frames, TINY)
+    t, rows, columns = TINY.grid
+    assert tokens.shape == (2, t * rows * columns, 3 * TINY.pixels)
+    assert (t, rows, columns) == (3, 2, 3)
+    torch.testing.assert_close(joined(tokens, TINY), frames, rtol=0, atol=0)
+    for layout in ("width", "channel"):
+        config = replace(TINY, layout=layout)
+        a, b = undomained(domains(tokens, -tokens, config), config)
+        torch.testing.assert_close(a, tokens, rtol=0, atol=0)
+        assert b is not None
+        torch.testing.assert_close(b, -tokens, rtol=0, atol=0)
+
+
+def test_domains_share_their_positions_and_are_told_apart():
+    where = positions(TINY)
+    half = len(where) // 2
+    torch.testing.assert_close(where[:half, :3], where[half:, :3])
+    assert set(where[:half, 3].tolist()) == {0}
+    assert set(where[half:, 3].tolist()) == {1}
+    assert len(positions(replace(TINY, layout="channel"))) == half
+    assert len(positions(replace(TINY, output="2d"))) == half
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+@pytest.mark.parametrize("output", ["4d", "2d"])
+def test_every_control_and_output_is_one_field(control, output):
+    config = replace(TINY, control=control, output=output)
+    scene, rgb, points = a_scene()
+    net, known = DiffusionNet(config), known_of([scene, scene], config)
+    target = target_of(rgb, points, scale_of(scene), config)
+    loss = flow_loss(net, known, target.repeat(2, 1, 1), torch.ones_like(target).repeat(2, 1, 1))
+    loss.backward()
+    assert torch.isfinite(loss)
+    made, geometry = clip_of(sample(net, known_of([scene], config), steps=2), scale_of(scene), config)
+    assert made.shape == (T, H, W, 3)
+    assert (geometry is None) == (output == "2d")
+
+
+@pytest.mark.parametrize("control", ["embedding", "text", "none"])
+def test_what_is_told_by_other_means_does_not_leak(control):
+    """Without a picture of the robot no token may depend on where it goes."""
+    config = replace(TINY, control=control)
+    one, other = (known_of([a_scene(way)[0]], config) for way in (1, -1))
+    assert torch.equal(one.robot, other.robot)
+    assert not one.mask.any()
+    assert torch.equal(one.hints, other.hints) == (control == "none")
+
+
+def test_before_training_it_repeats_what_it_starts_from_and_the_control_path_is_zero():
+    scene, *_ = a_scene()
+    net = DiffusionNet(TINY)
+    made, _ = clip_of(sample(net, known_of([scene], TINY)), scale_of(scene), TINY)
+    assert np.abs(made.astype(int) - scene.image).max() <= 1
+    assert not net.robot.weight.any()
+    painter = replace(TINY, prior=True)
+    made, points = clip_of(sample(DiffusionNet(painter), known_of([scene], painter)), scale_of(scene), painter)
+    assert scene.prior_rgb is not None
+    assert scene.prior_points is not None
+    assert np.abs(made.astype(int) - scene.prior_rgb).max() <= 1
+    assert points is not None
+    np.testing.assert_allclose(points, scene.prior_points.points, atol=1e-4)
+
+
+def test_masks_are_hard_soft_or_none():
+    scene, *_ = a_scene()
+    there = int(scene.robot.valid[1:].sum())
+    counts = {}
+    for mask in ("none", "hard", "soft"):
+        tokens = undomained(known_of([scene], replace(TINY, mask=mask, soft_ratio=0.5)).mask, TINY)[0]
+        frames = joined(tokens, TINY, 1)[0, 1:]
+        counts[mask] = [int((frames == v).sum()) for v in (0.5, 1.0)]
+    assert counts["none"] == [0, 0]
+    assert counts["hard"] == [0, there]
+    assert sum(counts["soft"]) == there
+    assert counts["soft"][0] > 0.3 * there
+
+
+def test_some_tokens_are_those_tokens():
+    scene, *_ = a_scene()
+    known = known_of([scene], replace(TINY, prior=True))
+    pick = torch.tensor([[3, 0, 7]])
+    few = some(known, pick)
+    torch.testing.assert_close(few.first[0], known.first[0, [3, 0, 7]])
+    torch.testing.assert_close(few.where[0], known.where[0, [3, 0, 7]])
+    assert few.prior is not None
+    assert few.prior.shape[1] == 3
+    # Attention sees a set: in whatever order tokens come, each is answered the same.
+    net = DiffusionNet(replace(TINY, prior=True))
+    torch.manual_seed(0)
+    for p in net.parameters():
+        torch.nn.init.normal_(p, std=0.1)
+    x, order = torch.randn_like(known.first), torch.randperm(known.first.shape[1])[None]
+    time = torch.tensor([0.3])
+    straight = net(x, known, time)[:, order[0]]
+    torch.testing.assert_close(net(x[:, order[0]], some(known, order), time), straight, rtol=1e-4, atol=1e-4)
+
+
+def trained(config: DiffusionConfig, scenes: list[tuple[Scene, np.ndarray, np.ndarray]], steps: int) -> DiffusionNet:
+    torch.manual_seed(0)
+    net = DiffusionNet(config)
+    known = known_of([s for s, *_ in scenes], config)
+    target = torch.cat([target_of(rgb, points, scale_of(s), config) for s, rgb, points in scenes])
+    optimiser = torch.optim.AdamW(net.parameters(), lr=3e-3)
+    for _ in range(steps):
+        loss = flow_loss(net, known, target, torch.ones_like(target))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return net.eval()
+
+
+def test_it_learns_that_the_future_follows_the_robot():
+    """Two futures of one first image: the robot's pointmap tells them apart, nothing else does."""
+    scenes = [a_scene(1), a_scene(-1)]
+    assert np.array_equal(scenes[0][0].image, scenes[1][0].image)
+
+    def errors(config: DiffusionConfig) -> list[float]:
+        net = trained(config, scenes, 400)
+        out = []
+        for scene, rgb, _ in scenes:
+            made, _ = clip_of(sample(net, known_of([scene], config)), scale_of(scene), config)
+            out.append(float(np.mean((made[-1].astype(float) - rgb[-1]) ** 2)))
+        return out
+
+    told, untold = errors(TINY), errors(replace(TINY, control="none"))
+    assert max(told) < 0.35 * max(untold)
+    assert max(told) < 400
+
+
+def test_seeds_reproduce_and_steps_are_checked():
+    scene, *_ = a_scene()
+    net = trained(TINY, [a_scene()], 5)
+    known = known_of([scene], TINY)
+    assert torch.equal(sample(net, known, seed=3), sample(net, known, seed=3))
+    assert not torch.equal(sample(net, known, seed=3), sample(net, known, seed=4))
+    with pytest.raises(ValueError, match="at least 1 step, got 0"):
+        sample(net, known, steps=0)
+
+
+def test_units_keep_shapes_and_come_back():
+    scene, _, points = a_scene()
+    scale = scale_of(scene)
+    x = unit(points, scale)
+    np.testing.assert_allclose(scale.invert((x + 1) / 2), points, atol=1e-5)
+    assert np.ptp(scale.maximum - scale.minimum) == 0
+
+
+def test_words_are_numbers_that_stay():
+    assert words("Open the drawer")[:3] == words("open the drawer now")[:3]
+    assert words("")[0] == 0
+    assert len(words("a " * 99)) == 16
+
+
+@pytest.mark.parametrize(
+    ("field", "match"),
+    [
+        ({"height": 50}, "cannot be cut into patches"),
+        ({"frames": 48}, "1 \\+ a multiple of 2"),
+        ({"control": "smell"}, "unknown control 'smell'"),
+        ({"heads": 5}, "cannot be shared by 5 heads"),
+        ({"soft_ratio": 1.5}, "between 0 and 1, got 1.5"),
+    ],
+)
+def test_bad_configurations_are_refused(field, match):
+    with pytest.raises(ValueError, match=match):
+        replace(TINY, **field)
+
+
+def test_scenes_of_another_size_or_without_what_is_needed_are_refused():
+    scene, *_ = a_scene()
+    with pytest.raises(ValueError, match="this model sees 5x24x24"):
+        known_of([scene], replace(TINY, height=24))
+    with pytest.raises(ValueError, match="give depth"):
+        known_of([replace(scene, environment=None)], replace(TINY, environment=True))
+    with pytest.raises(ValueError, match="a painter needs the moved prior"):
+        known_of([replace(scene, prior_rgb=None)], replace(TINY, prior=True))
+
+
+# ---------------------------------------------------------------------- as a world
+
+
+def a_control(frames: int = T, factor: int = 3) -> tuple[np.ndarray, Control]:
+    scene, *_ = a_scene()
+    grow = lambda a: a.repeat(factor, 1).repeat(factor, 2)[:frames]  # noqa: E731
+    camera = Camera(
+        K=np.array([[60.0, 0, 35.5], [0, 60, 23.5], [0, 0, 1]]), T_world_camera=np.eye(4), height=H * factor, width=W * factor
+    )  # fmt: skip
+    mask = grow(scene.robot.valid)
+    control = Control(
+        camera=camera, pointmap=Pointmap(points=grow(scene.robot.points), valid=mask), link_ids=mask.astype(np.uint16),
+        link_names=("hand",), arms=(), fps=10.0, rgb=grow(scene.robot_rgb),
+    )  # fmt: skip
+    return scene.image.repeat(factor, 0).repeat(factor, 1), control
+
+
+def test_as_a_world_it_keeps_the_picture_s_size_and_the_robot_s_points(tmp_path: Path):
+    image, control = a_control()
+    world = DirectWorld(trained(TINY, [a_scene()], 60))
+    depth = np.full(image.shape[:2], 1.0, np.float32)
+    made = world.simulate(image, control, depth=depth, seed=1)
+    assert made.clip.rgb.shape == (T, *image.shape)
+    np.testing.assert_array_equal(made.clip.rgb[0], image)
+    own = control.mask
+    np.testing.assert_array_equal(made.clip.pointmap.points[own], control.pointmap.points[own])
+    save_direct(tmp_path / "direct.safetensors", world.net, {"steps": 60})
+    again = load_world(tmp_path / "direct.safetensors")
+    assert isinstance(again, DirectWorld)
+    assert again.net.config == TINY
+    other = again.simulate(image, control, depth=depth, seed=1).clip.rgb
+    assert np.abs(other.astype(int) - made.clip.rgb).mean() < 0.5  # float16
+    (tmp_path / "direct.safetensors").write_bytes((tmp_path / "direct.safetensors").read_bytes()[:-8])
+    with pytest.raises(ValueError, match="is damaged"):
+        load_direct(tmp_path / "direct.safetensors")
+
+
+def test_shorter_signals_wait_and_longer_ones_are_refused():
+    image, control = a_control(3)
+    world = DirectWorld(DiffusionNet(TINY))
+    assert len(world.simulate(image, control).clip) == 3
+    scene = scene_of(image, control, TINY)
+    np.testing.assert_array_equal(scene.robot.valid[3], scene.robot.valid[2])
+    np.testing.assert_array_equal(scene.image, small(image, H, W))
+    long = replace(TINY, frames=3)
+    with pytest.raises(ValueError, match="at most 3 frames at once, got 5"):
+        DirectWorld(DiffusionNet(long)).simulate(*a_control())
