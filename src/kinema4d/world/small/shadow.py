@@ -26,6 +26,8 @@ LOWEST, HIGHEST = 35.0, 85.0
 """Elevations of the sun that are tried, degrees."""
 STEP, FINEST = 0.15, 0.005
 """Of the search, in metres that a shadow moves per metre of height: at first and at last."""
+WEAK = 0.3
+"""A direction that explains less of the variance of log-brightness is looked for again in finer steps."""
 SOFT = 1.0
 """Width of the edge of a shadow, pixels."""
 STARTS = 6
@@ -147,14 +149,9 @@ def find_sun(
         )
         return score if shaded >= 3 * FEWEST else 0.0
 
-    reach = 1 / np.tan(np.radians([HIGHEST, LOWEST]))
-    grid = np.arange(-np.ceil(reach[1] / STEP), np.ceil(reach[1] / STEP) + 1) * STEP
-    tries = [np.array([x, y]) for x in grid for y in grid if reach[0] <= np.hypot(x, y) <= reach[1]]
-    starts: list[np.ndarray] = []
-    for _, i in sorted(((judge(s), i) for i, s in enumerate(tries)), reverse=True):
-        if len(starts) < STARTS and all(np.hypot(*(tries[i] - s)) > 1.5 * STEP for s in starts):
-            starts.append(tries[i])
-    _, shift = max((_climb(judge, s, STEP / 2) for s in starts), key=lambda found: found[0])
+    score, shift = _search(judge, STEP)
+    if score < WEAK:  # thin shadows fall between the steps
+        score, shift = max((score, shift), _search(judge, STEP / 2), key=lambda found: found[0])
     best, shift = _climb(lambda s: judge(s, CELLS[1]), shift, 3 * FINEST)
     judge(shift, CELLS[1])
     palette, shaded = Palette.of(colours[dim == 0]), colours[dim > CORE]
@@ -169,6 +166,18 @@ def find_sun(
     if evidence < EVIDENCE or alone < ALONE or not DARKEST < dark.mean() < FAINTEST:
         return None
     return Sun(shift=shift, dark=dark, evidence=evidence, palette=palette)
+
+
+def _search(judge: Callable[[np.ndarray], float], step: float) -> tuple[float, np.ndarray]:
+    """The best direction of a grid, and uphill from there."""
+    reach = 1 / np.tan(np.radians([HIGHEST, LOWEST]))
+    grid = np.arange(-np.ceil(reach[1] / step), np.ceil(reach[1] / step) + 1) * step
+    tries = [np.array([x, y]) for x in grid for y in grid if reach[0] <= np.hypot(x, y) <= reach[1]]
+    starts: list[np.ndarray] = []
+    for _, i in sorted(((judge(s), i) for i, s in enumerate(tries)), reverse=True):
+        if len(starts) < STARTS and all(np.hypot(*(tries[i] - s)) > 1.5 * step for s in starts):
+            starts.append(tries[i])
+    return max((_climb(judge, s, step / 2) for s in starts), key=lambda found: found[0])
 
 
 def _climb(judge: Callable[[np.ndarray], float], shift: np.ndarray, step: float) -> tuple[float, np.ndarray]:
