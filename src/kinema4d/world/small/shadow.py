@@ -26,7 +26,7 @@ LOWEST, HIGHEST = 35.0, 85.0
 """Elevations of the sun that are tried, degrees."""
 STEP, FINEST = 0.15, 0.005
 """Of the search, in metres that a shadow moves per metre of height: at first and at last."""
-WEAK = 0.3
+WEAK = 0.15
 """A direction that explains less of the variance of log-brightness is looked for again in finer steps."""
 SOFT = 1.0
 """Width of the edge of a shadow, pixels."""
@@ -141,23 +141,26 @@ def find_sun(
     counts = np.bincount(tiles)
     brightness = colours.mean(axis=1)
     brightness -= (np.bincount(tiles, brightness) / counts)[tiles]
-    dim = np.zeros(len(spots))
 
-    def judge(shift: np.ndarray, cell: float = CELLS[0]) -> float:
-        score, shaded = shadow_kernels.explained(
+    def shaded(shift: np.ndarray, cell: float) -> tuple[float, np.ndarray]:
+        dim = np.zeros(len(spots))
+        score, count = shadow_kernels.explained(
             cast.vertices[0], cast.faces, shift, cell, BIAS, spots, tiles, counts, brightness, dim
         )
-        return score if shaded >= 3 * FEWEST else 0.0
+        return (score if count >= 3 * FEWEST else 0.0), dim
+
+    def judge(shift: np.ndarray, cell: float = CELLS[0]) -> float:
+        return shaded(shift, cell)[0]
 
     score, shift = _search(judge, STEP)
     if score < WEAK:  # thin shadows fall between the steps
         score, shift = max((score, shift), _search(judge, STEP / 2), key=lambda found: found[0])
     best, shift = _climb(lambda s: judge(s, CELLS[1]), shift, 3 * FINEST)
-    judge(shift, CELLS[1])
-    palette, shaded = Palette.of(colours[dim == 0]), colours[dim > CORE]
-    if best < CLEAR or len(shaded) < FEWEST:
+    dim = shaded(shift, CELLS[1])[1]
+    palette, dark_spots = Palette.of(colours[dim == 0]), colours[dim > CORE]
+    if best < CLEAR or len(dark_spots) < FEWEST:
         return None
-    dark = _darkness(palette, shaded)
+    dark = _darkness(palette, dark_spots)
     looks = palette.favours(colours, np.log(dark)[None])
     evidence = float(np.median(looks[dim > CORE]))
     # A dark thing that holds a shadow of the right shape is no shadow: about the true one, the ground is bright.
@@ -174,7 +177,9 @@ def _search(judge: Callable[[np.ndarray], float], step: float) -> tuple[float, n
     grid = np.arange(-np.ceil(reach[1] / step), np.ceil(reach[1] / step) + 1) * step
     tries = [np.array([x, y]) for x in grid for y in grid if reach[0] <= np.hypot(x, y) <= reach[1]]
     starts: list[np.ndarray] = []
-    for _, i in sorted(((judge(s), i) for i, s in enumerate(tries)), reverse=True):
+    with ThreadPoolExecutor(default_threads()) as pool:
+        scores = list(pool.map(judge, tries))
+    for _, i in sorted(((score, i) for i, score in enumerate(scores)), reverse=True):
         if len(starts) < STARTS and all(np.hypot(*(tries[i] - s)) > 1.5 * step for s in starts):
             starts.append(tries[i])
     return max((_climb(judge, s, step / 2) for s in starts), key=lambda found: found[0])
