@@ -14,6 +14,7 @@ import torch
 from kinema4d.data.dataset import open_dataset
 from kinema4d.data.generate import Recipe, generate
 from kinema4d.train import direct
+from kinema4d.train.groups import split
 from kinema4d.train.loop import Plan, train
 from kinema4d.world.small.diffusion import DiffusionConfig, DiffusionNet
 from kinema4d.world.small.patches import scale_of, unit
@@ -75,11 +76,11 @@ def test_a_mirrored_take_is_mirrored_in_space(takes: list[direct.Take]):
 
 
 def test_scenes_are_split_whole(takes: list[direct.Take]):
-    mine, held_out = direct.split(takes)
+    mine, held_out = split(takes)
     assert len(mine) + len(held_out) == len(takes)
     assert not {t.group for t in mine} & {t.group for t in held_out}
     with pytest.raises(ValueError, match="at least 2"):
-        direct.split(takes[:1])
+        split(takes[:1])
 
 
 def test_training_lowers_the_loss_and_goes_on_exactly(takes: list[direct.Take], tmp_path: Path):

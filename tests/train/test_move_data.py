@@ -16,8 +16,9 @@ from kinema4d.cli import main
 from kinema4d.data.dataset import open_dataset
 from kinema4d.data.generate import Recipe, generate
 from kinema4d.train import move_pack
+from kinema4d.train.groups import split
 from kinema4d.train.loop import Plan, train
-from kinema4d.train.move import MoveTask, augmented, batch, distance, losses, moved, split, yaw
+from kinema4d.train.move import MoveTask, augmented, batch, distance, losses, moved, yaw
 from kinema4d.train.move_pack import Sample
 from kinema4d.world.load import load_world
 from kinema4d.world.small.move import MoveConfig, MoveNet, pose_of

@@ -168,15 +168,6 @@ def read_pack(paths: Sequence[Path]) -> list[Take]:
     return takes
 
 
-def split(takes: Sequence[Take], share: float = 0.08) -> tuple[list[Take], list[Take]]:
-    """To learn from and to validate on: whole groups, chosen by their names."""
-    groups = sorted({t.group for t in takes}, key=lambda g: zlib.crc32(g.encode()))
-    if len(groups) < 2:
-        raise ValueError(f"all episodes show one scene ({groups}): at least 2 are needed, one to validate on")
-    kept = set(groups[: max(1, round(share * len(groups)))])
-    return [t for t in takes if t.group not in kept], [t for t in takes if t.group in kept]
-
-
 # ---------------------------------------------------------------------- what is taught
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -123,15 +122,6 @@ def losses(net: MoveNet, scene: Scene, target: Target) -> tuple[Tensor, Tensor]:
     start = blur(scene, contact)
     z = start + level[:, None, None] * (target.z - start)
     return mean, distance(scene, net(scene, contact, z, level), target)
-
-
-def split(samples: Sequence[Sample], share: float = 0.1) -> tuple[list[Sample], list[Sample]]:
-    """To learn from and to validate on: whole groups, chosen by their names."""
-    groups = sorted({s.group for s in samples}, key=lambda g: zlib.crc32(g.encode()))
-    if len(groups) < 2:
-        raise ValueError(f"all episodes show one scene ({groups}): at least 2 are needed, one to validate on")
-    kept = set(groups[: max(1, round(share * len(groups)))])
-    return [s for s in samples if s.group not in kept], [s for s in samples if s.group in kept]
 
 
 def happens(sample: Sample) -> bool:

@@ -14,8 +14,9 @@ from torch import nn
 from kinema4d.data.generate import Recipe
 from kinema4d.data.pool import Progress
 from kinema4d.train import direct, move_pack, see_pack
+from kinema4d.train.groups import split
 from kinema4d.train.loop import Plan, Task, train
-from kinema4d.train.move import MoveTask, split
+from kinema4d.train.move import MoveTask
 from kinema4d.train.see import BlindTask, CompleteTask, SegmentTask
 from kinema4d.train.see_episodes import add_episodes
 from kinema4d.train.see_pack import Picture
@@ -175,7 +176,7 @@ def run_direct(
 ) -> DiffusionNet:
     """Train the transformer on the shards of a pack; goes on where an earlier run in ``out`` stopped."""
     plan = DIRECT_PLAN if steps is None else replace(DIRECT_PLAN, steps=steps)
-    takes, held_out = direct.split(direct.read_pack(shards))
+    takes, held_out = split(direct.read_pack(shards))
     torch.manual_seed(plan.seed)
     task = direct.DirectTask(DiffusionNet(config), takes, held_out)
     about = {"preset": DIRECT, "config": json.loads(json.dumps(asdict(config))), "shards": [p.stem for p in shards]}
