@@ -103,7 +103,9 @@ def test_mistakes_are_named(brought, dataset, tmp_path, capsys):
     assert "give --camera, or an --episode" in says(*words(brought, out, camera=""))
     assert "unknown world 'huge'" in says(*words(brought, out), "--world", "huge")
     assert "no learned correction" in says(*words(brought, out), "--mover", "flow")
-    assert "leave out --mover" in says(*words(brought, out), "--world", "static", "--mover", "engine")
+    assert "static moves no parts: leave out --mover" in says(
+        *words(brought, out), "--world", "static", "--mover", "engine"
+    )
     assert "has no episode 'x'" in says("simulate", "--episode", str(dataset / "x"), "--out", str(out))
     assert "leave those out" in says(*words(brought, out), "--episode", str(dataset / "0"))
     assert "needs a truth" in says(*words(brought, out), "--compare")
@@ -131,3 +133,59 @@ def test_training_draws_its_pictures_and_goes_on(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main([*command, "--steps", "0"])
     assert "--steps at least 1" in capsys.readouterr().err
+
+
+def test_the_transformer_alone_is_trained_and_simulates(tmp_path, capsys):
+    data, out = tmp_path / "data", tmp_path / "run"
+    recipe = Recipe(
+        episodes=2,
+        robots=("k4arm",),
+        tasks=("push",),
+        failures=0,
+        scenarios=("canonical",),
+        seed=2,
+        height=48,
+        width=72,
+    )
+    generate(data, recipe, workers=1)
+    train = [
+        "train",
+        "--preset",
+        "small-direct",
+        "--data",
+        str(data),
+        "--out",
+        str(out),
+        "--steps",
+        "2",
+        "--workers",
+        "1",
+    ]
+    main(train)
+    assert "direct.safetensors: sha256" in capsys.readouterr().out
+    weights = str(out / "direct.safetensors")
+    main(
+        [
+            "simulate",
+            "--episode",
+            str(data / "0"),
+            "--world",
+            weights,
+            "--samples",
+            "2",
+            "--out",
+            str(tmp_path / "a"),
+            "--json",
+        ]
+    )
+    rollout = k4d.load(tmp_path / "a" / "sample-001")
+    assert isinstance(rollout, k4d.Rollout)
+    assert rollout.provenance["world"] == "small-direct"
+    assert rollout.clip.rgb.shape == (49, 48, 72, 3)
+    for option in (["--mover", "engine"], ["--support", "0.1"]):
+        with pytest.raises(SystemExit):
+            main(["simulate", "--episode", str(data / "0"), "--world", weights, "--out", str(tmp_path / "b"), *option])
+        assert "small-direct moves no parts" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*train[:-4], "--control", "smell", "--steps", "2"])
+    assert "unknown control 'smell'" in capsys.readouterr().err

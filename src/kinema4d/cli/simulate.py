@@ -60,7 +60,7 @@ def simulate(
         predict_depth: With --episode: do not use its depth.
         parts: Label image (png, 0 = nothing) that says which pixels are one part, e.g. from SAM.
         support: Height of the table in the world, metres, where it is known.
-        world: static, small, or a .safetensors file of the small world.
+        world: static, small, or a .safetensors file of the small world or of small-direct.
         mover: Who moves the parts: the rigid-body engine alone, or the learned flow that corrects it; default is the flow
             where the weights have one.
         seed: Of what a picture does not tell.
@@ -99,14 +99,17 @@ def simulate(
                 image, depth, depth_unit, robot, actions, camera, base,
                 {"space": space, "convention": convention, "fps": fps, "tool_link": tool_link}, assets, packages,
             )  # fmt: skip
-        options: dict[str, Any] = {"support": support} if world != "static" else {}
-        if parts is not None:
-            options["labels"] = _labels(parts)
         if samples > 1 and world == "static":
             raise ValueError("the static world has only one future: leave out --samples")
-        if mover is not None and world == "static":
-            raise ValueError("in the static world nothing moves: leave out --mover")
         maker = load_world(world)
+        sees = hasattr(maker, "see")  # worlds of parts; the others know only pixels
+        if not sees and (mover is not None or parts is not None or support is not None):
+            raise ValueError(
+                f"the world {maker.name} moves no parts: leave out --mover, --parts and --support, or use --world small"
+            )
+        options: dict[str, Any] = {"support": support} if sees else {}
+        if parts is not None:
+            options["labels"] = _labels(parts)
         clock.lap("load")
         clock.say("simulating (the first run on a machine compiles for about 20 s)")
         names = ("image", "depth", "robot", "actions", "camera", "episode", "parts", "support", "world", "mover", "seed", "samples", "chunk")  # fmt: skip
@@ -115,11 +118,11 @@ def simulate(
         made: list[tuple[Path, Rollout]] = []
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
-            if samples > 1 and hasattr(maker, "see"):
+            if samples > 1 and sees:
                 options["seen"] = maker.see(picture, signal, depth=measured, **options)  # pyright: ignore[reportAttributeAccessIssue]
                 options.pop("labels", None)
                 options.pop("support", None)
-            more: dict[str, Any] = {"sample": True} if samples > 1 else {}
+            more: dict[str, Any] = {"sample": True} if samples > 1 and sees else {}
             if mover is not None:
                 more["mover"] = mover
             for n in range(samples):
