@@ -77,11 +77,12 @@ def render(
     gone, away = _leaving(shows_robot, [part.mask for part in movers], moves[moved])
     points = _points(frame)
     shade = _shade(frame, points, shows_robot, parts, motions, control) if shadows else None
-    if shade is not None:
-        control = replace(control, rgb=sunlit_robot(control, shade.sun, parts, motions))
-    lit = frame if shade is None else replace(frame, image=sunlit(image, shade, _things(shows_robot, parts)))
-    filling, ground = _complete(_continued(lit, gone > 0, parts), frame, still)
-    drawn = _draw(frame, movers, motions[moved], shade)
+    with ThreadPoolExecutor(1) as pool:  # compiled code of one beside the Python of the other
+        robot = None if shade is None else pool.submit(sunlit_robot, control, shade.sun, parts, motions)
+        lit = frame if shade is None else replace(frame, image=sunlit(image, shade, _things(shows_robot, parts)))
+        filling, ground = _complete(_continued(lit, gone > 0, parts), frame, still)
+        drawn = _draw(frame, movers, motions[moved], shade)
+        control = control if robot is None else replace(control, rgb=robot.result())
     rows, columns = np.nonzero(gone)
     holes = (rows, columns, gone[rows, columns], away, filling.rgb, filling.points)
     arguments = (

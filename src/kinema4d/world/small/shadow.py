@@ -179,10 +179,10 @@ def _search(judge: Callable[[np.ndarray], float], step: float) -> tuple[float, n
     starts: list[np.ndarray] = []
     with ThreadPoolExecutor(default_threads()) as pool:
         scores = list(pool.map(judge, tries))
-    for _, i in sorted(((score, i) for i, score in enumerate(scores)), reverse=True):
-        if len(starts) < STARTS and all(np.hypot(*(tries[i] - s)) > 1.5 * step for s in starts):
-            starts.append(tries[i])
-    return max((_climb(judge, s, step / 2) for s in starts), key=lambda found: found[0])
+        for _, i in sorted(((score, i) for i, score in enumerate(scores)), reverse=True):
+            if len(starts) < STARTS and all(np.hypot(*(tries[i] - s)) > 1.5 * step for s in starts):
+                starts.append(tries[i])
+        return max(pool.map(lambda start: _climb(judge, start, step / 2), starts), key=lambda found: found[0])
 
 
 def _climb(judge: Callable[[np.ndarray], float], shift: np.ndarray, step: float) -> tuple[float, np.ndarray]:
