@@ -1,10 +1,9 @@
 """The paper's 4D diffusion transformer (section 3.2, figure 2), small: colour and pointmap of the future at once.
 
 A clip is cut into patches of pixels (no VAE: docs/experiments.md), the first frame alone and then groups of frames, as a
-causal video VAE would. Colour and pointmap are two domains side by side: they share their rotary positions, so that a
-pixel's colour and point meet, and are told apart by learned domain embeddings. What is known is added to every token: the
-first image, the robot's pointmap through a projection that starts at zero, and a soft mask of the robot. Robot tokens
-stand where a text model has its words. The network says where the flow ends (x-prediction), not how it moves.
+causal video VAE would. Colour and pointmap are two domains side by side that share their rotary positions and are told apart
+by learned embeddings. Known to every token: the first image, the robot's pointmap through a projection that starts at zero, a
+soft mask. Robot tokens stand where a text model has its words. The network says where the flow ends (x-prediction).
 """
 
 from __future__ import annotations
@@ -60,10 +59,8 @@ class DiffusionConfig:
     def __post_init__(self) -> None:
         t, h, w = self.patch
         if (self.frames - 1) % t or self.height % h or self.width % w:
-            raise ValueError(
-                f"{self.frames}x{self.height}x{self.width} cannot be cut into patches of {t}x{h}x{w}: frames must be "
-                f"1 + a multiple of {t}, rows a multiple of {h}, columns of {w}"
-            )
+            size = f"{self.frames}x{self.height}x{self.width} cannot be cut into patches of {t}x{h}x{w}"
+            raise ValueError(f"{size}: frames must be 1 + a multiple of {t}, rows of {h}, columns of {w}")
         if self.control not in CONTROLS:
             raise ValueError(f"unknown control {self.control!r}; known are {', '.join(CONTROLS)}")
         if self.channels % self.heads or (self.channels // self.heads) % 2:

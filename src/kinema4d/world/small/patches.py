@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -51,6 +52,10 @@ def cut(frames: Tensor, config: DiffusionConfig) -> Tensor:
     b, t, rows, columns, c = x.shape
     x = x.reshape(b, t // p, p, rows // h, h, columns // w, w, c).permute(0, 1, 3, 5, 7, 2, 4, 6)
     return x.reshape(b, -1, c * config.pixels)
+
+
+def _tokens(frames: np.ndarray, config: DiffusionConfig) -> Tensor:
+    return cut(torch.from_numpy(np.ascontiguousarray(frames, np.float32))[None], config)
 
 
 def joined(tokens: Tensor, config: DiffusionConfig, channels: int = 3) -> Tensor:
@@ -120,7 +125,7 @@ def _known(scene: Scene, config: DiffusionConfig, seed: int) -> Known:
             f"{scene.image.shape[0]}x{scene.image.shape[1]} and a robot of {'x'.join(map(str, scene.robot.valid.shape))}"
         )
     scale = scale_of(scene)
-    tokens = lambda frames: cut(torch.from_numpy(np.ascontiguousarray(frames, np.float32))[None], config)  # noqa: E731
+    tokens = partial(_tokens, config=config)
     still = np.broadcast_to(scene.image / np.float32(127.5) - 1, (t, h, w, 3))
     nothing = np.zeros((t, h, w, 3), np.float32)
     around = nothing
@@ -208,8 +213,7 @@ def target_of(
     config: DiffusionConfig,
 ) -> Tensor:
     """A clip as tokens [1,n,...]."""
-    tokens = lambda frames: cut(torch.from_numpy(np.ascontiguousarray(frames, np.float32))[None], config)  # noqa: E731
-    return domains(tokens(rgb / 127.5 - 1), tokens(unit(points, scale)), config)
+    return domains(_tokens(rgb / 127.5 - 1, config), _tokens(unit(points, scale), config), config)
 
 
 def flow_loss(net: DiffusionNet, known: Known, target: Tensor, weight: Tensor) -> Tensor:
