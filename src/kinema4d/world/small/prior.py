@@ -96,9 +96,9 @@ def render(
     with ThreadPoolExecutor(workers) as pool:
         list(pool.map(lambda i: prior_kernels.uncover(*holes, 1 + i, workers, *results[:4]), range(workers)))
         if shade is not None:
-            behind = np.where(filling.valid[..., None], filling.points, points)
+            ahead = np.where(filling.valid[..., None], filling.points, points)
             move_shadows(
-                out.rgb, out.known, replace(shade, points=_to_world(behind, control)), filling.valid, ground, lit.image
+                out.rgb, out.known, replace(shade, points=_to_world(ahead, control)), filling.valid, ground, lit.image
             )
         list(pool.map(lambda i: prior_kernels.layers(*arguments, 1 + i, workers, *results), range(workers)))
     # The first frame stays the picture; only the robot's place is known better than a sensor sees it.
