@@ -2,11 +2,12 @@
 
     python benchmarks/world.py                              # tables; hours on two cores for all sets
     python benchmarks/world.py --json --episodes 24         # quick
+    python benchmarks/world.py --rows 96 --splits iid --worlds small small-motion small-direct static truth    # paint
     python benchmarks/world.py --splits iid --depth predicted
     python benchmarks/world.py --libero robo4d_libero/      # live LIBERO, recorded and ingested before
     python benchmarks/world.py --draws 16 --drift 24 --sheets out/sheets    # calibration, chunks, contact sheets
 
-Sets of 192x288 pictures are generated once into --data and kept; whatever is found is kept by episode, world and
+Sets of 192x288 pictures (or of --rows) are generated once into --data and kept; whatever is found is kept by episode, world and
 weights in DATA/scores, so a run that was interrupted goes on (throw that folder away when the code of a world has
 changed). ``iid`` are fresh scenes of the generator that training used, ``unseen_layout`` packs ten things around the
 target, ``unseen_look`` has textures and cameras that no training picture has, ``unseen_robot`` is the WidowX.
@@ -73,6 +74,7 @@ def main(
     episodes: int = 200,
     splits: tuple[str, ...] = tuple(SPLITS),
     worlds: tuple[str, ...] = ("small", "static"),
+    rows: int = HEIGHT,
     libero: Path | None = None,
     depth: str = "given",
     pixels: bool = True,
@@ -89,7 +91,9 @@ def main(
         data: Where the sets and scores are kept.
         episodes: Of each set.
         splits: Sets to judge.
-        worlds: Worlds to judge: small, static, or a .safetensors file.
+        worlds: Worlds to judge: small, small-motion (unpainted), small-direct, static, a .safetensors file, or truth, which is
+            the truth as its own prediction.
+        rows: Of the pictures, 3/2 times as many columns.
         libero: Data set of live LIBERO episodes.
         depth: given or predicted: whether worlds get the first frame's depth.
         pixels: Also whole-frame video and geometry scores.
@@ -108,9 +112,10 @@ def main(
     for split in splits:
         if split not in SPLITS:
             raise SystemExit(f"unknown split {split!r}; known are {', '.join(SPLITS)} (libero by --libero)")
-        roots[split] = data / split
+        roots[split] = data / (split if rows == HEIGHT else f"{split}-{rows}")
         tasks, _ = doable(SPLITS[split]["robots"])
-        recipe = Recipe(episodes=episodes, failures=3, tasks=tasks, height=HEIGHT, width=WIDTH, **SPLITS[split])
+        size = {"height": rows, "width": rows * WIDTH // HEIGHT}
+        recipe = Recipe(episodes=episodes, failures=3, tasks=tasks, **size, **SPLITS[split])
         generate(roots[split], recipe, workers=workers)
     if libero is not None:
         roots["libero"] = libero
@@ -119,15 +124,15 @@ def main(
     for split, root in roots.items():
         out["splits"][split] = {}
         for world in worlds:
-            works = works_of(root, split, world, depth=depth == "given", pixels=pixels, episodes=episodes)
-            rows = spread(one, works, workers=workers)
-            out["splits"][split][world] = summary(rows)
+            works = works_of(root, root.name, world, depth=depth == "given", pixels=pixels, episodes=episodes)
+            found = spread(one, works, workers=workers)
+            out["splits"][split][world] = summary(found)
             if not json:
                 show(split, world, out["splits"][split][world])
             if world != worlds[0]:
                 continue
             if sheet_folder is not None:
-                sheets(sheet_folder, split, rows, works, workers=workers)
+                sheets(sheet_folder, split, found, works, workers=workers)
             if draws:
                 calibrations[split] = calibration(elsewhere(works, f"draws{draws}"), draws=draws, workers=workers)
             if drift_episodes:

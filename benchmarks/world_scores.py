@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from kinema4d.data.dataset import open_dataset
+from kinema4d.evaluate import perceptual
 from kinema4d.evaluate.foretell import control_of, foretell
 from kinema4d.evaluate.geometry import scores as geometry_scores
 from kinema4d.evaluate.interaction import interact
@@ -24,9 +25,12 @@ from kinema4d.evaluate.video import scores as video_scores
 from kinema4d.files import whole_file
 from kinema4d.types import Episode, Rollout
 from kinema4d.world.protocol import World
+from kinema4d.world.small.direct import DirectWorld
 
-FORMAT = 2
+FORMAT = 3
 """Of kept scores; those of another format are made again."""
+TRUTH = "truth"
+"""Not a world: the truth itself as a prediction, the best that any can score."""
 FAR_M = 1.0
 """A thing that truly went further was thrown by the truth's engine, metres; no mean should hang on it."""
 KEYS = {
@@ -41,6 +45,8 @@ KEYS = {
     "changed_psnr_db": "changed_psnr_db", "psnr_db": "psnr", "ssim": "ssim", "chamfer_l1": "cd_l1", "f_score": "f_score",
     "robot_error_mm": "robot_error_mm", "moved_5cm_m": "moved_5cm_m", "fallen_angle_deg": "fallen_angle_deg",
     "fallen_angle_deg_said": "fallen_angle_deg_said", "covered_iou": "covered_iou",
+    "lpips": "lpips_alex", "disocclusion_psnr_db": "disoccluded_psnr_db", "covered_psnr_db": "covered_psnr_db",
+    "psnr_temp_db": "psnr_temp", "chamfer_l1_temp": "cd_l1_temp", "flicker": "flicker", "steps": "steps",
 }  # fmt: skip
 """Ours by the names of the judge's scores."""
 RATES = tuple(name for name in KEYS if "_accuracy" in name)
@@ -100,8 +106,10 @@ def weights_of(world: str) -> str:
     if world.endswith(".safetensors"):
         return hashlib.sha256(Path(world).read_bytes()).hexdigest()[:12]
     from kinema4d.world.small.checkpoint import SHIPPED
+    from kinema4d.world.small.direct import SHIPPED as DIRECT
 
-    return SHIPPED.with_suffix(".sha256").read_text().strip()[:12] if world == "small" else ""
+    file = {"small": SHIPPED, "small-motion": SHIPPED, "small-direct": DIRECT}.get(world)
+    return "" if file is None else file.with_suffix(".sha256").read_text().strip()[:12]
 
 
 def keep_folder(root: Path, split: str, world: str, *, depth: bool, what: str) -> str:
@@ -130,11 +138,16 @@ def one(work: Work) -> dict[str, Any]:
 def _one(work: Work) -> dict[str, Any]:
     truth = the_data(work.root).load(work.id)
     control = control_of(truth)
-    world = the_world(work.world)
     began = time.process_time()
-    made = foretell(world, truth, use_depth=work.depth, control=control)
+    if work.world == TRUTH:
+        made = Rollout(clip=truth.clip, provenance={"world": TRUTH}, tracks=truth.tracks)
+    else:
+        options = {"text": truth.text} if isinstance(world := the_world(work.world), DirectWorld) else {}
+        made = foretell(world, truth, use_depth=work.depth, control=control, **options)
     seconds = time.process_time() - began
-    found = {**scored(made, truth, pixels=work.pixels), "seconds": seconds}
+    found = {**scored(made, truth, pixels=work.pixels), "seconds": seconds, "steps": made.provenance.get("steps")}
+    if work.pixels:
+        found["flicker"] = flicker(made, truth)
     mask = (
         control.mask & made.clip.pointmap.valid & (truth.robot_mask if truth.robot_mask is not None else control.mask)
     )
@@ -144,6 +157,16 @@ def _one(work: Work) -> dict[str, Any]:
     return found | {"task": truth.task, "group": truth.group, "outcome": truth.outcome}
 
 
+def flicker(made: Rollout, truth: Episode) -> float | None:
+    """Share of pixels that differ from the frame before, of those that never change in the truth and never show the robot."""
+    rgb, robot = truth.clip.rgb, truth.robot_mask
+    if robot is None or truth.clip.camera.moving:
+        return None
+    still = (rgb == rgb[:1]).all(axis=(0, 3)) & ~robot.any(axis=0)
+    differs = (made.clip.rgb[1:] != made.clip.rgb[:-1]).any(axis=-1)
+    return float(differs[:, still].mean()) if still.any() else None
+
+
 def scored(made: Rollout, truth: Episode, *, pixels: bool) -> dict[str, Any]:
     """Everything that the judge says of a rollout."""
     pair = Pair(predicted=made.clip, truth=truth, tracks=made.tracks)
@@ -151,6 +174,7 @@ def scored(made: Rollout, truth: Episode, *, pixels: bool) -> dict[str, Any]:
     scores = dict(acted.scores)
     if pixels:
         scores |= video_scores(pair) | geometry_scores(pair, aligned=False)
+        scores |= perceptual.scores(pair, networks=("alex",))
     out: dict[str, Any] = {k: None if isinstance(v, NA) else float(v) for k, v in scores.items()}
     rows, said = acted.details.get("objects", {}), acted.details.get("said") or {}
     far = [

@@ -13,10 +13,12 @@ import torch
 
 from kinema4d.data.dataset import open_dataset
 from kinema4d.data.generate import Recipe, generate
-from kinema4d.train import direct
+from kinema4d.train import direct, direct_pack
 from kinema4d.train.groups import split
 from kinema4d.train.loop import Plan, train
-from kinema4d.world.small.diffusion import DiffusionConfig, DiffusionNet
+from kinema4d.world.small.diffusion import DiffusionNet
+from kinema4d.world.small.diffusion_config import DiffusionConfig
+from kinema4d.world.small.painter import painter_config
 from kinema4d.world.small.patches import scale_of, unit
 
 CONFIG = DiffusionConfig(height=24, width=40, patch=(4, 8, 8), channels=48, layers=2, heads=4)
@@ -32,11 +34,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def takes(data: Path) -> list[direct.Take]:
-    return direct.read_pack(direct.make_pack(data.parent / "pack", data, CONFIG, workers=1))
+def takes(data: Path) -> list[direct_pack.Take]:
+    return direct_pack.read_pack(direct_pack.make_pack(data.parent / "pack", data, CONFIG, workers=1))
 
 
-def test_a_take_is_the_episode_at_the_model_s_size(data: Path, takes: list[direct.Take]):
+def test_a_take_is_the_episode_at_the_model_s_size(data: Path, takes: list[direct_pack.Take]):
     dataset = open_dataset(data)
     episode, take = dataset.load(dataset.ids[0]), takes[0]
     assert take.rgb.shape == (49, 24, 40, 3)
@@ -50,24 +52,27 @@ def test_a_take_is_the_episode_at_the_model_s_size(data: Path, takes: list[direc
     assert not (take.changed & take.there).any()
 
 
-def test_packs_go_on_and_are_of_one_size(data: Path, takes: list[direct.Take], tmp_path: Path):
-    paths = direct.make_pack(tmp_path / "pack", data, CONFIG, workers=1)
+def test_packs_go_on_and_are_of_one_size(data: Path, takes: list[direct_pack.Take], tmp_path: Path):
+    paths = direct_pack.make_pack(tmp_path / "pack", data, CONFIG, workers=1)
     stamp = paths[0].stat().st_mtime_ns
-    assert direct.make_pack(tmp_path / "pack", data, CONFIG, workers=1) == paths
+    assert direct_pack.make_pack(tmp_path / "pack", data, CONFIG, workers=1) == paths
     assert paths[0].stat().st_mtime_ns == stamp
     with pytest.raises(ValueError, match="holds a pack made for .*24.* use another folder"):
-        direct.make_pack(tmp_path / "pack", data, replace(CONFIG, height=48))
+        direct_pack.make_pack(tmp_path / "pack", data, replace(CONFIG, height=48))
     with pytest.warns(UserWarning, match="learns from 25 frames"):
-        paths = direct.make_pack(tmp_path / "other", data, replace(CONFIG, frames=25), workers=1)
+        paths = direct_pack.make_pack(tmp_path / "other", data, replace(CONFIG, frames=25), workers=1)
     with pytest.raises(ValueError, match="no episode of this data set"):
-        direct.read_pack(paths)
+        direct_pack.read_pack(paths)
 
 
-def test_a_mirrored_take_is_mirrored_in_space(takes: list[direct.Take]):
+def test_a_mirrored_take_is_mirrored_in_space(takes: list[direct_pack.Take]):
     take = takes[0]
     other = direct.mirrored(take)
     np.testing.assert_array_equal(other.rgb[:, :, 0], take.rgb[:, :, -1])
     np.testing.assert_array_equal(other.points[3, 4, 0, 0], -take.points[3, 4, -1, 0])
+    assert all(
+        getattr(other, n).dtype == getattr(take, n).dtype for n in ("rgb", "points", "robot", "there", "changed")
+    )
     again = direct.mirrored(other)
     np.testing.assert_array_equal(again.points, take.points)
     a, b = (unit(t.robot[t.there].astype(np.float32), scale_of(t.scene)) for t in (take, other))
@@ -75,7 +80,31 @@ def test_a_mirrored_take_is_mirrored_in_space(takes: list[direct.Take]):
     assert a.shape == b.shape
 
 
-def test_scenes_are_split_whole(takes: list[direct.Take]):
+def test_some_groups_of_frames_are_those_frames(takes: list[direct_pack.Take]):
+    part, config = direct.some_groups(takes[0], [0, 2, 12], CONFIG)
+    assert config.frames == len(part.rgb) == 9
+    np.testing.assert_array_equal(part.rgb, takes[0].rgb[[0, 5, 6, 7, 8, 45, 46, 47, 48]])
+    assert part.scale is not None
+    assert np.array_equal(part.scale.minimum, scale_of(takes[0].scene).minimum)  # that of the whole clip
+    known, target, weight = direct.DirectTask(DiffusionNet(CONFIG), takes, takes)._batch(takes[:1], [0, 2, 12], 0)
+    assert set(known.where[0, :, 0].tolist()) == {0, 2, 12}
+    assert target.shape == weight.shape
+
+
+def test_far_points_count_less(takes: list[direct_pack.Take]):
+    take = takes[0]
+    weight = direct.weights_of(take, CONFIG)
+    colour, points = weight.chunk(2, 1)
+    assert (points <= colour).all()
+    far = take.points[..., 2] > 2 * np.median(take.points[..., 2][take.there])
+    if far[1:].any():
+        from kinema4d.world.small.patches import joined
+
+        own = joined(points, CONFIG)[0, ..., 0].numpy()
+        assert own[1:][far[1:]].max() <= 8 * 0.26
+
+
+def test_scenes_are_split_whole(takes: list[direct_pack.Take]):
     mine, held_out = split(takes)
     assert len(mine) + len(held_out) == len(takes)
     assert not {t.group for t in mine} & {t.group for t in held_out}
@@ -83,7 +112,7 @@ def test_scenes_are_split_whole(takes: list[direct.Take]):
         split(takes[:1])
 
 
-def test_training_lowers_the_loss_and_goes_on_exactly(takes: list[direct.Take], tmp_path: Path):
+def test_training_lowers_the_loss_and_goes_on_exactly(takes: list[direct_pack.Take], tmp_path: Path):
     def run(steps: int, out: Path) -> DiffusionNet:
         torch.manual_seed(0)
         task = direct.DirectTask(DiffusionNet(CONFIG), takes[:2], takes[2:], size=2)
@@ -113,6 +142,30 @@ def test_training_lowers_the_loss_and_goes_on_exactly(takes: list[direct.Take], 
         torch.testing.assert_close(a, b, rtol=0, atol=0, msg=name)
     figures = direct.DirectTask(net, takes[:2], takes[2:]).validate(net)
     assert {"psnr", "changed_psnr", "robot_psnr", "first_psnr", "points_cm"} <= figures.keys()
+
+
+def test_painters_learn_from_what_the_small_world_draws(data: Path, tmp_path: Path):
+    config = painter_config(height=24, width=40, channels=48, layers=2)
+    takes = direct_pack.read_pack(direct_pack.make_pack(tmp_path / "pack", data, config, most=2, workers=1))
+    assert len(takes) == 2
+    take = takes[0]
+    assert take.prior_rgb is not None
+    assert take.prior_known is not None
+    np.testing.assert_array_equal(take.prior_rgb[0], take.rgb[0])
+    truth = np.abs(take.prior_rgb.astype(int) - take.rgb).mean()
+    assert truth < np.abs(take.rgb[:1].astype(int) - take.rgb).mean()  # better than nothing moving
+    with pytest.raises(ValueError, match="use another folder"):
+        direct_pack.make_pack(tmp_path / "pack", data, replace(config, prior=False, attention="split"))
+    torch.manual_seed(0)
+    task = direct.DirectTask(DiffusionNet(config), takes, takes, size=2)
+    known, target, _ = task._batch(takes, [0, 3, 9], 0)
+    assert target.shape[1] == known.first.shape[1] == 2 * direct.PAINTED
+    before = task.validate(task.model)
+    assert before["changed_psnr"] == pytest.approx(before["prior_changed_psnr"], abs=1e-3)  # it starts as the prior
+    plan = Plan(steps=30, rate=3e-3, warmup=5, validate_every=1000, log_every=1000, save_every=1000)
+    net = train(task, plan, tmp_path / "run", config={"test": 2})
+    after = task.validate(net)
+    assert after["changed_psnr"] > before["changed_psnr"]
 
 
 def _started() -> DiffusionNet:

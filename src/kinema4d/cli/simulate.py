@@ -32,6 +32,9 @@ def simulate(
     support: float | None = None,
     world: str = "small",
     mover: Literal["engine", "flow"] | None = None,
+    painter: Path | None = None,
+    steps: int | None = None,
+    text: str | None = None,
     seed: int = 0,
     samples: int = 1,
     chunk: int | None = None,
@@ -60,9 +63,13 @@ def simulate(
         predict_depth: With --episode: do not use its depth.
         parts: Label image (png, 0 = nothing) that says which pixels are one part, e.g. from SAM.
         support: Height of the table in the world, metres, where it is known.
-        world: static, small, or a .safetensors file of the small world or of small-direct.
+        world: static, small, small-motion (unpainted), small-direct (the diffusion transformer alone), or a .safetensors file
+            of small or small-direct.
         mover: Who moves the parts: the rigid-body engine alone, or the learned flow that corrects it; default is the flow
             where the weights have one.
+        painter: Network that corrects what small draws (kinema4d train --preset small-paint).
+        steps: Of the flow of small-direct, default 4.
+        text: Instruction, for a small-direct that is told by text; default that of the episode.
         seed: Of what a picture does not tell.
         samples: More than one: draw that many futures, seeds SEED, SEED + 1, ..., into folders of their own.
         chunk: Longest piece in frames; the next goes on from its last frame.
@@ -101,18 +108,26 @@ def simulate(
             )  # fmt: skip
         if samples > 1 and world == "static":
             raise ValueError("the static world has only one future: leave out --samples")
-        maker = load_world(world)
+        maker = load_world(world, painter=painter)
         sees = hasattr(maker, "see")  # worlds of parts; the others know only pixels
         if not sees and (mover is not None or parts is not None or support is not None):
             raise ValueError(
                 f"the world {maker.name} moves no parts: leave out --mover, --parts and --support, or use --world small"
             )
+        flows = hasattr(maker, "net")  # worlds that are sampled by a flow
+        if not flows and (steps is not None or text is not None):
+            raise ValueError(
+                f"the world {maker.name} has no flow: leave out --steps and --text, or use --world small-direct"
+            )
         options: dict[str, Any] = {"support": support} if sees else {}
+        if flows:
+            options = {"text": text if text is not None else truth.text if truth is not None else ""}
+            options |= {} if steps is None else {"steps": steps}
         if parts is not None:
             options["labels"] = _labels(parts)
         clock.lap("load")
         clock.say("simulating (the first run on a machine compiles for about 20 s)")
-        names = ("image", "depth", "robot", "actions", "camera", "episode", "parts", "support", "world", "mover", "seed", "samples", "chunk")  # fmt: skip
+        names = ("image", "depth", "robot", "actions", "camera", "episode", "parts", "support", "world", "mover", "painter", "steps", "text", "seed", "samples", "chunk")  # fmt: skip
         config = record("simulate", locals(), names)["config"]
         config = {k: str(v) if isinstance(v, Path) else v for k, v in config.items()}
         made: list[tuple[Path, Rollout]] = []

@@ -130,7 +130,7 @@ def make_pack(
     if draws < 1:
         raise ValueError(f"at least 1 draw of the engine is needed, got {draws}")
     folder, dataset = Path(folder), episodes_in(data)
-    _check_about(folder, {"draws": draws, "weights": dict(_world(world).about).get("sha256", "")})
+    _check_about(folder, {"draws": draws, "weights": dict(the_small_world(world).about).get("sha256", "")})
     ids = dataset.ids[:most]
     parts = [ids[i : i + PER_SHARD] for i in range(0, len(ids), PER_SHARD)]
     # The name says which episodes: a data set that has grown makes its last shard anew.
@@ -150,7 +150,8 @@ def _check_about(folder: Path, about: dict[str, Any]) -> None:
 
 
 @lru_cache(maxsize=1)
-def _world(name: str) -> SmallWorld:
+def the_small_world(name: str) -> SmallWorld:
+    """A small world, kept."""
     world = load_world(name)
     if not isinstance(world, SmallWorld):
         raise ValueError(f"only the small world's motions can be corrected, got {name!r}")
@@ -162,7 +163,7 @@ def _make_shard(content: tuple[Path, str, list[str], int, str]) -> None:
     dataset, found = open_dataset(root), []
     for id in ids:
         try:
-            sample = sample_of(_world(world), dataset.load(id), draws=draws)
+            sample = sample_of(the_small_world(world), dataset.load(id), draws=draws)
         except ValueError as error:  # one bad episode is no reason to stop; a pack without any sample is
             warnings.warn(f"left out {id}: {error}", stacklevel=2)
             continue

@@ -13,7 +13,7 @@ from torch import nn
 
 from kinema4d.data.generate import Recipe
 from kinema4d.data.pool import Progress
-from kinema4d.train import direct, move_pack, see_pack
+from kinema4d.train import direct, direct_pack, move_pack, see_pack
 from kinema4d.train.groups import split
 from kinema4d.train.loop import Plan, Task, train
 from kinema4d.train.move import MoveTask
@@ -22,7 +22,9 @@ from kinema4d.train.see_episodes import add_episodes
 from kinema4d.train.see_pack import Picture
 from kinema4d.world.small.checkpoint import load_small, save_small, usual_config
 from kinema4d.world.small.complete import CompleteConfig, CompleteNet
-from kinema4d.world.small.diffusion import DiffusionConfig, DiffusionNet
+from kinema4d.world.small.diffusion import DiffusionNet
+from kinema4d.world.small.diffusion_config import DiffusionConfig
+from kinema4d.world.small.direct import start_from
 from kinema4d.world.small.look import Eyes
 from kinema4d.world.small.move import MoveConfig, MoveNet
 from kinema4d.world.small.see import BlindNet, SeeConfig, SegmentNet
@@ -76,6 +78,8 @@ MOVE_PLAN = Plan(steps=3000, rate=1e-3, warmup=100, ema=0.998, validate_every=25
 
 DIRECT = "small-direct"
 """The 4D diffusion transformer alone, which learns from a data set of episodes."""
+PAINT = "small-paint"
+"""The painter, which corrects what the small world draws of the episodes of a data set."""
 DIRECT_PLAN = Plan(steps=20_000, rate=1e-3, warmup=200, ema=0.998, validate_every=500, log_every=25, save_every=120)
 """How long."""
 
@@ -172,14 +176,32 @@ def run_direct(
     config: DiffusionConfig,
     *,
     steps: int | None = None,
+    start: Path | None = None,
+    robots: Sequence[str] | None = None,
+    groups: int | None = direct.GROUPS,
     tell: Callable[[int, dict[str, float]], None] | None = None,
 ) -> DiffusionNet:
-    """Train the transformer on the shards of a pack; goes on where an earlier run in ``out`` stopped."""
-    plan = DIRECT_PLAN if steps is None else replace(DIRECT_PLAN, steps=steps)
-    takes, held_out = split(direct.read_pack(shards))
+    """Train the transformer on the shards of a pack, from nothing or from the weights ``start``, on all robots or only on
+    some; goes on where an earlier run in ``out`` stopped."""
+    plan = (
+        DIRECT_PLAN
+        if steps is None
+        else replace(DIRECT_PLAN, steps=steps, warmup=min(DIRECT_PLAN.warmup, steps // 10 + 1))
+    )
+    takes, held_out = split(direct_pack.read_pack(shards))
+    if robots is not None:
+        takes = [t for t in takes if t.robot_name in robots]
+        if not takes:
+            raise ValueError(f"the data set has no episode of {', '.join(robots)} to learn from")
     torch.manual_seed(plan.seed)
-    task = direct.DirectTask(DiffusionNet(config), takes, held_out)
-    about = {"preset": DIRECT, "config": json.loads(json.dumps(asdict(config))), "shards": [p.stem for p in shards]}
+    net = DiffusionNet(config)
+    if start is not None:
+        start_from(net, start)
+    task = direct.DirectTask(net, takes, held_out, groups=groups)
+    about = {
+        "preset": PAINT if config.prior else DIRECT, "config": json.loads(json.dumps(asdict(config))), "shards": [p.stem for p in shards],
+        "start": None if start is None else start.name, "robots": None if robots is None else list(robots), "groups": groups,
+    }  # fmt: skip
     net = train(task, plan, out, config=about, tell=tell)
     assert isinstance(net, DiffusionNet)
     return net

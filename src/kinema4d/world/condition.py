@@ -28,7 +28,8 @@ class Normalisation:
 
     def apply(self, points: Float[np.ndarray, "*b 3"]) -> Float32[np.ndarray, "*b 3"]:
         """Metres to model units."""
-        return ((points - self.minimum) / (self.maximum - self.minimum)).astype(np.float32)
+        low, size = self.minimum.astype(np.float32), (self.maximum - self.minimum).astype(np.float32)
+        return (np.asarray(points, np.float32) - low) / size
 
     def invert(self, values: Float[np.ndarray, "*b 3"]) -> Float32[np.ndarray, "*b 3"]:
         """Model units to metres."""

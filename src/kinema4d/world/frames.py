@@ -9,7 +9,7 @@ import numpy as np
 from kinema4d.types import Arm, Control, Pointmap, Solid
 
 
-def window(control: Control, frames: slice) -> Control:
+def window(control: Control, frames: slice | np.ndarray) -> Control:
     """Some frames of a control signal. The camera of a still view stays as it is."""
     camera = control.camera
     if camera.moving:
@@ -25,7 +25,7 @@ def window(control: Control, frames: slice) -> Control:
     )
 
 
-def _arm(arm: Arm, frames: slice) -> Arm:
+def _arm(arm: Arm, frames: slice | np.ndarray) -> Arm:
     return replace(
         arm,
         trajectory=replace(arm.trajectory, q=arm.trajectory.q[frames]),

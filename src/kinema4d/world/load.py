@@ -9,27 +9,39 @@ from kinema4d.world.static import StaticWorld
 
 WORLDS = {
     "static": "nothing answers: the honest baseline",
-    "small": "see, move, draw: parts and rigid bodies, on a laptop",
+    "small": "see, move, paint: parts, rigid bodies and light, on a laptop",
+    "small-motion": "the same without paint: what motion alone knows",
+    "small-direct": "the paper's diffusion transformer alone, small",
 }
 """Every world that has a name."""
 
 
-def load_world(name: str | Path = "small") -> World:
-    """A world by name, or the small world (or the diffusion transformer alone) with the weights of a file."""
+def load_world(name: str | Path = "small", *, painter: str | Path | None = None) -> World:
+    """A world by name, or the small world (or the diffusion transformer alone) with the weights of a file. ``painter`` is a
+    file of a network that corrects what the small world draws."""
+    if painter is not None and name in ("static", "small-direct"):
+        raise ValueError(f"a painter corrects what the small world draws, not {name}")
     if name == "static":
         return StaticWorld()
     path = Path(name)
-    if name == "small" or path.suffix == ".safetensors":
+    if name in ("small", "small-motion", "small-direct") or path.suffix == ".safetensors":
         try:
             from kinema4d.world.small.checkpoint import load_small
-            from kinema4d.world.small.direct import FORMAT, load_direct
+            from kinema4d.world.small.direct import FORMAT, load_direct, load_painter
             from kinema4d.world.small.world import SmallWorld
             from kinema4d.world.weights_file import said_to_be
         except ImportError as error:
             raise ValueError(f"the small world needs {error.name}: pip install 'kinema4d[world]'") from None
-        if name != "small" and said_to_be(path) == FORMAT:
+        if name == "small-direct":
+            return load_direct()
+        if path.suffix and said_to_be(path) == FORMAT:
+            if painter is not None:
+                raise ValueError(f"a painter corrects what the small world draws, not {path.name}")
             return load_direct(path)
-        eyes, mover, about = load_small(None if name == "small" else path)
-        return SmallWorld(eyes, about, mover=mover)
+        eyes, mover, about = load_small(path if path.suffix else None)
+        paint = name != "small-motion"
+        net = None if painter is None else load_painter(painter)
+        title = "small" if paint else "small-motion"
+        return SmallWorld(eyes, about, mover=mover, paint=paint, painter=net, name=title)
     known = "; ".join(f"{k} ({v})" for k, v in WORLDS.items())
     raise ValueError(f"unknown world {str(name)!r}; known are {known}, or a .safetensors file of the small world")

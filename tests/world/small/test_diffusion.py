@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from diffusion_cases import TINY, H, T, W, a_control, a_scene
 
-from kinema4d.types import Camera, Control, Pointmap
+from kinema4d.simulate.long import rollout as long_rollout
 from kinema4d.world.load import load_world
-from kinema4d.world.small.diffusion import CONTROLS, DiffusionConfig, DiffusionNet
-from kinema4d.world.small.direct import DirectWorld, load_direct, save_direct, scene_of, small
+from kinema4d.world.small.diffusion import DiffusionNet
+from kinema4d.world.small.diffusion_config import CONTROLS, DiffusionConfig
+from kinema4d.world.small.direct import DirectWorld, Memory, enlarged, load_direct, save_direct, scene_of, small
 from kinema4d.world.small.patches import (
     Scene,
     clip_of,
@@ -28,35 +30,6 @@ from kinema4d.world.small.patches import (
     unit,
     words,
 )
-
-TINY = DiffusionConfig(frames=5, height=16, width=24, patch=(2, 8, 8), channels=48, layers=2, heads=4)
-H, W, T = TINY.height, TINY.width, TINY.frames
-
-
-def a_scene(way: int = 1, seed: int = 0) -> tuple[Scene, np.ndarray, np.ndarray]:
-    """A robot (a bright block before a table) that goes ``way`` columns per frame, and the true future."""
-    rng = np.random.default_rng(seed)
-    image = np.full((H, W, 3), 90, np.uint8)
-    image[..., 0] = (np.arange(W) * 6)[None]
-    z = np.full((T, H, W), 1.0, np.float32)
-    rgb = np.repeat(image[None], T, axis=0)
-    mask = np.zeros((T, H, W), bool)
-    for t in range(T):
-        left = 8 + way * t
-        mask[t, 4:10, left : left + 5] = True
-    rgb[mask], z[mask] = (220, 40, 60), 0.7
-    v, u = np.mgrid[:H, :W]
-    points = np.stack([(u - W / 2) / 20 * z, (v - H / 2) / 20 * z, z], axis=-1).astype(np.float32)
-    robot = Pointmap(points=np.where(mask[..., None], points, np.float32(0)), valid=mask)
-    actions = np.zeros((T, 10), np.float32)
-    actions[:, 0] = way * np.arange(T)
-    scene = Scene(
-        image=rgb[0], robot=robot, robot_rgb=np.where(mask[..., None], rgb, 0).astype(np.uint8), actions=actions,
-        text="go right" if way > 0 else "go left", environment=Pointmap(points=points[:1], valid=np.ones((1, H, W), bool)),
-        prior_rgb=rgb, prior_points=Pointmap(points=points, valid=np.ones((T, H, W), bool)),
-        prior_known=rng.random((T, H, W)) < 0.9,
-    )  # fmt: skip
-    return scene, rgb, points
 
 
 def test_patches_are_put_together_again():
@@ -115,7 +88,7 @@ def test_before_training_it_repeats_what_it_starts_from_and_the_control_path_is_
     made, _ = clip_of(sample(net, known_of([scene], TINY)), scale_of(scene), TINY)
     assert np.abs(made.astype(int) - scene.image).max() <= 1
     assert not net.robot.weight.any()
-    painter = replace(TINY, prior=True)
+    painter = replace(TINY, prior=True, attention="full")
     made, points = clip_of(sample(DiffusionNet(painter), known_of([scene], painter)), scale_of(scene), painter)
     assert scene.prior_rgb is not None
     assert scene.prior_points is not None
@@ -140,7 +113,7 @@ def test_masks_are_hard_soft_or_none():
 
 def test_some_tokens_are_those_tokens():
     scene, *_ = a_scene()
-    known = known_of([scene], replace(TINY, prior=True))
+    known = known_of([scene], replace(TINY, prior=True, attention="full"))
     pick = torch.tensor([[3, 0, 7]])
     few = some(known, pick)
     torch.testing.assert_close(few.first[0], known.first[0, [3, 0, 7]])
@@ -148,7 +121,7 @@ def test_some_tokens_are_those_tokens():
     assert few.prior is not None
     assert few.prior.shape[1] == 3
     # Attention sees a set: in whatever order tokens come, each is answered the same.
-    net = DiffusionNet(replace(TINY, prior=True))
+    net = DiffusionNet(replace(TINY, prior=True, attention="full"))
     torch.manual_seed(0)
     for p in net.parameters():
         torch.nn.init.normal_(p, std=0.1)
@@ -236,24 +209,10 @@ def test_scenes_of_another_size_or_without_what_is_needed_are_refused():
     with pytest.raises(ValueError, match="give depth"):
         known_of([replace(scene, environment=None)], replace(TINY, environment=True))
     with pytest.raises(ValueError, match="a painter needs the moved prior"):
-        known_of([replace(scene, prior_rgb=None)], replace(TINY, prior=True))
+        known_of([replace(scene, prior_rgb=None)], replace(TINY, prior=True, attention="full"))
 
 
 # ---------------------------------------------------------------------- as a world
-
-
-def a_control(frames: int = T, factor: int = 3) -> tuple[np.ndarray, Control]:
-    scene, *_ = a_scene()
-    grow = lambda a: a.repeat(factor, 1).repeat(factor, 2)[:frames]  # noqa: E731
-    camera = Camera(
-        K=np.array([[60.0, 0, 35.5], [0, 60, 23.5], [0, 0, 1]]), T_world_camera=np.eye(4), height=H * factor, width=W * factor
-    )  # fmt: skip
-    mask = grow(scene.robot.valid)
-    control = Control(
-        camera=camera, pointmap=Pointmap(points=grow(scene.robot.points), valid=mask), link_ids=mask.astype(np.uint16),
-        link_names=("hand",), arms=(), fps=10.0, rgb=grow(scene.robot_rgb),
-    )  # fmt: skip
-    return scene.image.repeat(factor, 0).repeat(factor, 1), control
 
 
 def test_as_a_world_it_keeps_the_picture_s_size_and_the_robot_s_points(tmp_path: Path):
@@ -286,3 +245,28 @@ def test_shorter_signals_wait_and_longer_ones_are_refused():
     long = replace(TINY, frames=3)
     with pytest.raises(ValueError, match="at most 3 frames at once, got 5"):
         DirectWorld(DiffusionNet(long)).simulate(*a_control())
+
+
+def test_chunks_remember_the_very_first_background():
+    """A bright block covers the table in the chunk's own first frame, and has left it in what was generated."""
+    image, control = a_control()
+    table = image.copy()
+    table[...] = (60, 120, 90)
+    hidden = table.copy()
+    hidden[12:30, 24:39] = (220, 40, 60)
+    depth = np.full(image.shape[:2], 1.0, np.float32)
+    now, first = (Memory(image=i, depth=depth * z) for i, z in ((hidden, 0.7), (table, 1.0)))
+    made = np.repeat(small(table, H, W)[None], T, axis=0)
+    made = np.clip(made.astype(int) + 4, 0, 255).astype(np.uint8)  # a little off, as networks are
+    z = np.full((T, H, W), 1.3, np.float32)
+    alone, remembered = (enlarged(k, control, made, z, told=False) for k in ([now], [now, first]))
+    own = np.s_[1:, 14:28, 27:36]
+    np.testing.assert_array_equal(remembered.rgb[own], np.broadcast_to(table, (T, *table.shape))[own])
+    np.testing.assert_array_equal(remembered.pointmap.depth[own], 1.0)
+    assert (alone.rgb[own] != remembered.rgb[own]).any()
+    np.testing.assert_array_equal(alone.rgb[0], hidden)
+    world = DirectWorld(DiffusionNet(replace(TINY, frames=3)))
+    rollout = long_rollout(world, image, control, depth=depth)
+    assert rollout.provenance["chunks"] == [0, 2]
+    assert isinstance(rollout.state, Memory)
+    np.testing.assert_array_equal(rollout.state.image, image)

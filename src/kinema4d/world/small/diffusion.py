@@ -9,86 +9,12 @@ soft mask. Robot tokens stand where a text model has its words. The network says
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-CONTROLS = ("pointmap", "pointmap+rgb", "rgb", "mask", "depth", "embedding", "text", "none")
-"""What may tell the model of the robot (Tables 4 and VI)."""
-ACTION = 10
-"""Numbers of an action embedding per frame: hand position, the first two columns of its rotation, opening."""
-WORDS, LONGEST = 1024, 16
-"""Of the text: hashed words, and how many of an instruction are read."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DiffusionConfig:
-    """One model. Every ablation of the paper is one of these fields."""
-
-    frames: int = 49
-    """Of a clip, 1 + a multiple of ``patch[0]``."""
-    height: int = 48
-    """Rows."""
-    width: int = 72
-    """Columns."""
-    patch: tuple[int, int, int] = (4, 8, 8)
-    """Frames (after the first), rows and columns of a token."""
-    channels: int = 192
-    """Width of the network."""
-    layers: int = 6
-    """Blocks."""
-    heads: int = 6
-    """Of attention."""
-    control: str = "pointmap"
-    """What tells of the robot, one of ``CONTROLS``."""
-    output: Literal["4d", "2d"] = "4d"
-    """Colour and pointmap, or colour alone."""
-    layout: Literal["width", "channel"] = "width"
-    """Domains as tokens side by side (the paper's), or stacked in the channels of one token."""
-    mask: Literal["none", "hard", "soft"] = "soft"
-    """Of the robot."""
-    soft_ratio: float = 0.1
-    """Share of the robot's positions at which a soft mask says 0.5."""
-    environment: bool = False
-    """Also the first frame's pointmap of the whole scene (Table VI, ``add env. pm``)."""
-    prior: bool = False
-    """Painter: also the moved prior, which the answer is a correction of."""
-
-    def __post_init__(self) -> None:
-        t, h, w = self.patch
-        if (self.frames - 1) % t or self.height % h or self.width % w:
-            size = f"{self.frames}x{self.height}x{self.width} cannot be cut into patches of {t}x{h}x{w}"
-            raise ValueError(f"{size}: frames must be 1 + a multiple of {t}, rows of {h}, columns of {w}")
-        if self.control not in CONTROLS:
-            raise ValueError(f"unknown control {self.control!r}; known are {', '.join(CONTROLS)}")
-        if self.channels % self.heads or (self.channels // self.heads) % 2:
-            raise ValueError(f"{self.channels} channels cannot be shared by {self.heads} heads in pairs")
-        if not 0 <= self.soft_ratio <= 1:
-            raise ValueError(f"soft_ratio must be between 0 and 1, got {self.soft_ratio}")
-
-    @property
-    def grid(self) -> tuple[int, int, int]:
-        """Tokens of one domain along time, rows and columns."""
-        t, h, w = self.patch
-        return 1 + (self.frames - 1) // t, self.height // h, self.width // w
-
-    @property
-    def domains(self) -> int:
-        """1 where only colour is made."""
-        return 2 if self.output == "4d" else 1
-
-    @property
-    def stacked(self) -> int:
-        """Domains in one token."""
-        return self.domains if self.layout == "channel" else 1
-
-    @property
-    def pixels(self) -> int:
-        """Of a patch."""
-        t, h, w = self.patch
-        return t * h * w
+from kinema4d.world.small.diffusion_config import ACTION, WORDS, DiffusionConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,17 +54,22 @@ def turned(x: Tensor, around: tuple[Tensor, Tensor]) -> Tensor:
     return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Plain attention: on two cores it trains faster than the fused one up to some thousand tokens."""
-    return torch.softmax(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5, -1) @ v
+def attend(q: Tensor, k: Tensor, v: Tensor, grid: tuple[int, int] | None = None, axis: int = 3) -> Tensor:
+    """Attention [b,heads,n,size] over all tokens, or on a ``grid`` of times and places among those of one time (axis 3) or
+    of one place (axis 4), of both domains."""
+    if grid is None:
+        return F.scaled_dot_product_attention(q, k, v)
+    q, k, v = (x.unflatten(2, (-1, *grid)).movedim(axis, 1).flatten(3, 4) for x in (q, k, v))
+    x = F.scaled_dot_product_attention(q, k, v)
+    return x.unflatten(3, (-1, grid[4 - axis])).movedim(1, axis).flatten(2, 4)
 
 
 class Block(nn.Module):
     """Self-attention over the clip, cross-attention to the hints, and an MLP; the time of the flow scales them."""
 
-    def __init__(self, channels: int, heads: int) -> None:
+    def __init__(self, channels: int, heads: int, axis: int) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.axis = heads, axis
         self.norms = nn.ModuleList(nn.LayerNorm(channels, elementwise_affine=False) for _ in range(3))
         self.qkv, self.out = nn.Linear(channels, 3 * channels), nn.Linear(channels, channels)
         self.ask, self.hints, self.told = (nn.Linear(channels, n * channels) for n in (1, 2, 1))
@@ -151,11 +82,12 @@ class Block(nn.Module):
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
-    def forward(self, x: Tensor, hints: Tensor, around: tuple[Tensor, Tensor], time: Tensor) -> Tensor:
+    def forward(self, x: Tensor, hints: Tensor, around: tuple, time: Tensor, grid: tuple[int, int] | None) -> Tensor:
         """Tokens [b,n,c], hints [b,k,c], time of the flow [b,c]."""
         a1, b1, g1, a2, b2, g2 = self.scales(F.silu(time))[:, None].chunk(6, -1)
         q, k, v = (self._split(y) for y in self.qkv(self.norms[0](x) * (1 + a1) + b1).chunk(3, -1))
-        x = x + g1 * self.out(attend(turned(q, around), turned(k, around), v).transpose(1, 2).flatten(2))
+        y = attend(turned(q, around), turned(k, around), v, grid, self.axis)
+        x = x + g1 * self.out(y.transpose(1, 2).flatten(2))
         k, v = (self._split(y) for y in self.hints(hints).chunk(2, -1))
         x = x + self.told(attend(self._split(self.ask(self.norms[1](x))), k, v).transpose(1, 2).flatten(2))
         return x + g2 * self.mlp(self.norms[2](x) * (1 + a2) + b2)
@@ -176,7 +108,7 @@ class DiffusionNet(nn.Module):
         inputs = {"embedding": ACTION * config.patch[0], "none": 1}.get(config.control, 3 * pixels)
         self.hint = nn.Embedding(WORDS, c) if config.control == "text" else nn.Linear(inputs, c)
         self.time = nn.Sequential(nn.Linear(64, c), nn.SiLU(), nn.Linear(c, c))
-        self.blocks = nn.ModuleList(Block(c, config.heads) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(Block(c, config.heads, 3 + i % 2) for i in range(config.layers))
         self.norm, self.out = nn.LayerNorm(c), nn.Linear(c, 3 * pixels * s)
         for layer in (self.robot, self.out):
             nn.init.zeros_(layer.weight)
@@ -193,7 +125,10 @@ class DiffusionNet(nn.Module):
             y = y + self.prior(known.prior)
         y = y + self.domain[known.where[..., 3]]
         hints, around = self.hint(known.hints), rotary(known.where, self.config.channels // self.config.heads)
+        _, rows, columns = self.config.grid
+        times = y.shape[1] // (len(self.domain) // self.config.stacked * rows * columns)
+        grid = (times, rows * columns) if self.config.attention == "split" else None
         for block in self.blocks:
-            y = block(y, hints, around, t)
+            y = block(y, hints, around, t, grid)
         base = known.first if known.prior is None else known.prior[..., : x.shape[-1]]
         return base + self.out(self.norm(y))

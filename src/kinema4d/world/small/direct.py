@@ -7,7 +7,8 @@ points are those of its kinematics.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,21 +18,37 @@ from jaxtyping import Float, Float32, UInt8
 from PIL import Image
 
 from kinema4d.geometry.camera import unproject
-from kinema4d.types import Clip, Control, Pointmap, Rollout
+from kinema4d.types import Camera, Clip, Control, Pointmap, Rollout
 from kinema4d.world.protocol import check_view
 from kinema4d.world.small.machine import guard
 
 guard()
 
-from kinema4d.world.small.diffusion import ACTION, DiffusionConfig, DiffusionNet  # noqa: E402
+from kinema4d.world.small.diffusion import DiffusionNet  # noqa: E402
+from kinema4d.world.small.diffusion_config import ACTION, DiffusionConfig  # noqa: E402
+from kinema4d.world.small.look import Eyes, View, guess  # noqa: E402
 from kinema4d.world.small.patches import STEPS, Scene, clip_of, known_of, sample, scale_of  # noqa: E402
 from kinema4d.world.weights_file import fill_in, read_weights, write_weights  # noqa: E402
 
+SHIPPED = Path(__file__).parent / "weights" / "direct.safetensors"
+"""The weights that come with the package."""
 FORMAT = "kinema4d small direct 1"
 """What a file says it is."""
 AGAIN = "train one with kinema4d train --preset small-direct"
+TOLD = ("pointmap", "pointmap+rgb", "depth")
+"""Controls that tell of the robot's geometry."""
 SAME, OTHER = 6.0, 18.0
 """Colours that differ less from the first frame are taken as unchanged, more as changed, of 255."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Memory:
+    """What a chunk remembers of the very first frame: the background that stays."""
+
+    image: UInt8[np.ndarray, "h w 3"]
+    """The picture."""
+    depth: Float32[np.ndarray, "h w"]
+    """Its depth, 0 where it is not known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +61,11 @@ class DirectWorld:
     """Which weights these are."""
     name: str = "small-direct"
     """Its name in tables."""
+    exact: bool = True
+    """Whether the robot's points are those of its kinematics, in models that are told them, and those of what stands still
+    the sensor's; otherwise all are the network's own, as ablations compare them."""
+    eyes: Eyes | None = None
+    """Guesses the geometry of pictures of models that make no points; default the package's own, read when needed."""
 
     @property
     def longest(self) -> int:
@@ -59,9 +81,11 @@ class DirectWorld:
         seed: int = 0,
         steps: int = STEPS,
         text: str = "",
+        past: Memory | None = None,
     ) -> Rollout:
         """The future of ``image`` under ``control``, one sample by ``seed``. ``depth`` is used where nothing changes, and by
-        models that want the first frame's pointmap; ``text`` by models that are told by text."""
+        models that want the first frame's pointmap; ``text`` by models that are told by text. ``past`` is the ``state`` of the
+        rollout whose last frame ``image`` is: what looks as it did in the very first frame keeps those pixels."""
         config, count = self.net.config, len(control)
         if count > config.frames:
             raise ValueError(
@@ -72,11 +96,16 @@ class DirectWorld:
         scene = scene_of(image, control, config, depth=depth if has_depth.any() else None, text=text)
         tokens = sample(self.net, known_of([scene], config, seed=seed), steps=steps, seed=seed)
         rgb, points = clip_of(tokens, scale_of(scene), config)
-        clip = enlarged(image, control, rgb[:count], None if points is None else points[:count], depth, has_depth)
+        told = config.control in TOLD
+        z = reconstructed(rgb[:count], control, self.eyes, told=told) if points is None else points[:count, ..., 2]
+        now = Memory(image=image, depth=np.where(has_depth, 0 if depth is None else depth, 0).astype(np.float32))
+        known = [now] if past is None else [now, past]
+        clip = enlarged(known, control, rgb[:count], z, exact=self.exact, told=told)
         weights = {k: self.about[k] for k in ("file", "sha256") if k in self.about}
         return Rollout(
             clip=clip,
             provenance={"world": self.name, "seed": seed, "steps": steps, "weights": weights, "config": asdict(config)},
+            state=past or now,
         )
 
 
@@ -91,7 +120,7 @@ def scene_of(
     """Image and control at the size of a model; a shorter signal waits at its end."""
     if control.rgb is None:
         raise ValueError("this control signal was made without colour; pass rgb=True to control()")
-    rows, columns = picks(image.shape[:2], config)
+    rows, columns = picks(image.shape[:2], (config.height, config.width))
     pick = lambda a: a[:, rows][:, :, columns]  # noqa: E731
     frames = np.minimum(np.arange(config.frames), len(control) - 1)
     robot = Pointmap(points=pick(control.pointmap.points)[frames], valid=pick(control.pointmap.valid)[frames])
@@ -105,12 +134,9 @@ def scene_of(
     )  # fmt: skip
 
 
-def picks(size: tuple[int, int], config: DiffusionConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and columns of a picture of this size that a model sees of its geometry: what is in the middle of its pixels."""
-    rows, columns = (
-        ((np.arange(n) + 0.5) * whole / n).astype(int)
-        for n, whole in zip((config.height, config.width), size, strict=True)
-    )
+def picks(size: tuple[int, ...], less: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of a picture of this size that a smaller one sees of its geometry: the middles of its pixels."""
+    rows, columns = (((np.arange(n) + 0.5) * whole / n).astype(int) for n, whole in zip(less, size, strict=True))
     return rows, columns
 
 
@@ -136,35 +162,61 @@ def actions_of(control: Control) -> Float32[np.ndarray, "t 10"]:
     return out
 
 
+def reconstructed(
+    rgb: UInt8[np.ndarray, "t h w 3"], control: Control, eyes: Eyes | None, *, told: bool
+) -> Float32[np.ndarray, "t h w"]:
+    """Depth of generated pictures, each guessed by the small world's network for pictures without a sensor: what Table 4
+    calls 2D-out, which the paper reconstructs with ST-V2. ``told`` are the robot's pixels and their depth."""
+    from kinema4d.world.small.checkpoint import load_small
+
+    eyes = eyes or load_small()[0]
+    h, w = rgb.shape[1:3]
+    rows, columns = picks((control.camera.height, control.camera.width), rgb.shape[1:3])
+    K = np.array(control.camera.K)
+    for axis, (size, whole) in enumerate(((w, control.camera.width), (h, control.camera.height))):
+        K[axis, :2] *= size / whole
+        K[axis, 2] = (K[axis, 2] + 0.5) * size / whole - 0.5
+    robot = control.mask[:, rows][:, :, columns] & told
+    z = control.pointmap.points[:, rows][:, :, columns, 2]
+    camera = Camera(K=K, T_world_camera=control.camera.poses(1)[0], height=h, width=w)
+    views = (
+        View(rgb=c, depth=np.where(r, d, 0), robot=r, camera=camera) for c, r, d in zip(rgb, robot, z, strict=True)
+    )
+    return np.stack([guess(eyes, view)[0] for view in views])
+
+
 def enlarged(
-    image: UInt8[np.ndarray, "h w 3"],
+    known: Sequence[Memory],
     control: Control,
     rgb: UInt8[np.ndarray, "t _ _ 3"],
-    points: Float32[np.ndarray, "t _ _ 3"] | None,
-    depth: Float[np.ndarray, "h w"] | None,
-    has_depth: np.ndarray,
+    z: Float32[np.ndarray, "t _ _"],
+    *,
+    exact: bool = True,
+    told: bool = True,
 ) -> Clip:
-    """A generated clip at the size of the picture. Where it does not differ from its first frame the picture stays."""
-    h, w = image.shape[:2]
+    """A generated clip at the size of the picture. Where it looks like one of the ``known`` frames, of which the first is its
+    own, that one's pixels stand, and where ``exact`` also their depth; and where ``told`` the robot's points."""
+    h, w = known[0].image.shape[:2]
     up = lambda a: np.asarray(Image.fromarray(a).resize((w, h), Image.Resampling.BILINEAR))  # noqa: E731
-    first = small(image, *rgb.shape[1:3]).astype(np.float32)
-    out, z = np.empty((len(rgb), h, w, 3), np.uint8), np.zeros((len(rgb), h, w), np.float32)
-    still = np.where(has_depth, 0 if depth is None else depth, 0).astype(np.float32)
+    firsts = [small(k.image, *rgb.shape[1:3]).astype(np.float32) for k in known]
+    out, far = np.empty((len(rgb), h, w, 3), np.uint8), np.empty((len(rgb), h, w), np.float32)
     for t, frame in enumerate(rgb):
-        other = np.clip((np.abs(frame - first).max(axis=-1) - SAME) / (OTHER - SAME), 0, 1).astype(np.float32)
-        changed = up(other)[..., None] if t else np.zeros((h, w, 1), np.float32)
-        out[t] = np.round((1 - changed) * image + changed * up(frame))
-        z[t] = 0 if points is None else np.maximum(up(np.ascontiguousarray(points[t, ..., 2])), 1e-3)
-        z[t] = np.where((changed[..., 0] < 0.5) & has_depth, still, z[t])
-    valid = np.broadcast_to(has_depth, z.shape) & (z > 0) if points is None else z > 0
-    pointmap = unproject(control.camera.K, z)
-    exact = control.mask
-    pointmap = np.where(exact[..., None], control.pointmap.points, pointmap).astype(np.float32)
-    given = np.where(has_depth[..., None], unproject(control.camera.K, still), pointmap[0])
-    pointmap[0] = np.where(control.mask[0][..., None], pointmap[0], given)
-    return Clip(
-        camera=control.camera, rgb=out, pointmap=Pointmap(points=pointmap, valid=valid | exact), fps=control.fps
-    )
+        gaps = [np.abs(frame - first).max(axis=-1) for first in firsts]
+        others = [np.clip((gap - SAME) / (OTHER - SAME), 0, 1).astype(np.float32) for gap in gaps]
+        grown = np.stack([up(other) for other in others]) if t else np.zeros((1, h, w), np.float32)
+        which = grown.argmin(axis=0)
+        changed = grown.min(axis=0)
+        still = np.choose(which[..., None], [k.image for k in known])
+        seen = np.choose(which, [k.depth for k in known])
+        out[t] = np.round((1 - changed[..., None]) * still + changed[..., None] * up(frame))
+        far[t] = np.maximum(up(np.ascontiguousarray(z[t])), 1e-3)
+        if exact:
+            far[t] = np.where((changed < 0.5) & (seen > 0), seen, far[t])
+    points = unproject(control.camera.K, far)
+    if exact and told:
+        points = np.where(control.mask[..., None], control.pointmap.points, points).astype(np.float32)
+    everywhere = np.ones(far.shape, bool)
+    return Clip(camera=control.camera, rgb=out, pointmap=Pointmap(points=points, valid=everywhere), fps=control.fps)
 
 
 # ---------------------------------------------------------------------- files
@@ -176,9 +228,45 @@ def save_direct(path: str | Path, net: DiffusionNet, about: dict[str, Any]) -> s
     return write_weights(path, state, FORMAT, asdict(net.config), about)
 
 
-def load_direct(path: str | Path) -> DirectWorld:
-    """The world of a file; one that is damaged, of another format or that does not fit its configuration is refused."""
+def load_direct(path: str | Path = SHIPPED) -> DirectWorld:
+    """The world of a file (default: that of the package); one that is damaged, of another format or that does not fit its configuration is refused."""
+    net, about = _read(path)
+    if net.config.prior:
+        raise ValueError(f"{path} is a painter, which is no world by itself: use it with small")
+    return DirectWorld(net, about)
+
+
+def load_painter(path: str | Path) -> DiffusionNet:
+    """The painter of a file."""
+    net, _ = _read(path)
+    if not net.config.prior:
+        raise ValueError(
+            f"{path} is a world of its own, no painter: train one with kinema4d train --preset small-paint"
+        )
+    return net
+
+
+def _read(path: str | Path) -> tuple[DiffusionNet, dict[str, Any]]:
     state, config, about = read_weights(path, FORMAT, AGAIN)
     net = DiffusionNet(DiffusionConfig(**{**config, "patch": tuple(config["patch"])}))
     fill_in({"net": net}, state, path, AGAIN)
-    return DirectWorld(net, about)
+    return net, about
+
+
+def start_from(net: DiffusionNet, path: str | Path) -> list[str]:
+    """Begin with the weights of a model of the same size that may be told of the robot in another way, as the paper begins
+    with 4DNeX; returns the names of tensors that it does not have in this shape, which stay as they are."""
+    state, config, _ = read_weights(path, FORMAT, AGAIN)
+    size = ("patch", "channels", "layers", "heads", "layout")
+    other = [n for n in size if json.dumps(config[n]) != json.dumps(getattr(net.config, n))]
+    if other:
+        raise ValueError(
+            f"{path} cannot be started from: its {other[0]} is {config[other[0]]}, here {getattr(net.config, other[0])}"
+        )
+    own = net.state_dict()
+    theirs = {n.removeprefix("net."): v.float() for n, v in state.items()}
+    if "domain" in theirs:  # a model of colour alone has the first of two
+        theirs["domain"] = theirs["domain"][: len(own["domain"])]
+    fits = {n: v for n, v in theirs.items() if n in own and own[n].shape == v.shape}
+    net.load_state_dict(fits, strict=False)
+    return sorted(own.keys() - fits.keys())

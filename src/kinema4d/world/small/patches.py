@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -15,10 +16,13 @@ from torch.nn import functional as F
 
 from kinema4d.types import Pointmap
 from kinema4d.world.condition import Normalisation, normalisation, soft_mask
-from kinema4d.world.small.diffusion import ACTION, LONGEST, WORDS, DiffusionConfig, DiffusionNet, Known
+from kinema4d.world.small.diffusion import DiffusionNet, Known
+from kinema4d.world.small.diffusion_config import ACTION, LONGEST, WORDS, DiffusionConfig
 
 STEPS = 4
 """Of the flow, by default."""
+SHIFT = 6.0
+"""Times of the flow crowd at its start: a patch has hundreds of pixels, and their mean is seen through much noise."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,6 +39,8 @@ class Scene:
     """:func:`kinema4d.world.small.direct.actions_of`."""
     text: str = ""
     """The instruction."""
+    scale: Normalisation | None = None
+    """Unit of length, where these frames are some of a longer clip."""
     environment: Pointmap | None = None
     """One frame: the whole scene at the first."""
     prior_rgb: UInt8[np.ndarray, "t h w 3"] | None = None
@@ -95,7 +101,7 @@ def positions(config: DiffusionConfig) -> Tensor:
 def scale_of(scene: Scene) -> Normalisation:
     """The model's own unit of length (appendix B.1): the robot's extent over the whole sequence, one for all axes, so that
     shapes keep their proportions."""
-    return normalisation(scene.robot, per_axis=False)
+    return scene.scale or normalisation(scene.robot, per_axis=False)
 
 
 def unit(points: Float[np.ndarray, "*b 3"], scale: Normalisation) -> Float32[np.ndarray, "*b 3"]:
@@ -218,11 +224,16 @@ def target_of(
 
 def flow_loss(net: DiffusionNet, known: Known, target: Tensor, weight: Tensor) -> Tensor:
     """Where does the flow end that is on a straight line from noise to the clip? ``weight`` [b,n,...] says how much
-    each value counts. Early times count as much as late ones: with few steps, they decide."""
-    time = torch.rand(len(target))
+    each value counts. An eighth of the clips starts at nothing but noise, which is where every sample starts."""
+    time = shifted(torch.rand(len(target))) * (torch.rand(len(target)) > 0.125)
     x = time[:, None, None] * target + (1 - time[:, None, None]) * torch.randn_like(target)
     error = (net(x, known, time) - target).square()
     return (error * weight).sum() / weight.sum().clamp(min=1.0)
+
+
+def shifted(time: Tensor) -> Tensor:
+    """Even times to those of the flow."""
+    return time / (time + SHIFT * (1 - time))
 
 
 @torch.no_grad()
@@ -232,8 +243,8 @@ def sample(net: DiffusionNet, known: Known, *, steps: int = STEPS, seed: int = 0
         raise ValueError(f"the flow needs at least 1 step, got {steps}")
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(known.first.shape, generator=generator)
-    for i in range(steps):
-        now, then = i / steps, (i + 1) / steps
+    times = shifted(torch.linspace(0, 1, steps + 1)).tolist()
+    for i, (now, then) in enumerate(pairwise(times)):
         end = net(x, known, torch.full((len(x),), now))
         x = end if i + 1 == steps else x + (end - x) * ((then - now) / (1 - now))
     return x

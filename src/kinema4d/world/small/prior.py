@@ -61,11 +61,13 @@ def render(
     control: Control,
     *,
     shadows: bool = True,
+    planes: bool = True,
     out: Prior | None = None,
 ) -> Prior:
     """Draw the future in which part p has moved by ``motions[p, t]`` (world frame, against the first frame).
-    ``shadows`` move with what throws them, where the picture shows a sun. ``out`` reuses the arrays of an earlier call
-    of the same shape, which saves the cost of fresh memory."""
+    ``shadows`` move with what throws them, where the picture shows a sun, and robot and things are lit by it; holes show the
+    ``planes`` that must be behind them, otherwise a smooth continuation. ``out`` reuses the arrays of an earlier call of the
+    same shape, which saves the cost of fresh memory."""
     out = _check(image, depth, has_depth, parts, motions, control, out)
     frame = FirstFrame(image=image, depth=depth, has_depth=has_depth, camera=control.camera)
     moves = np.array([_travel(part, Ts) > STILL for part, Ts in zip(parts, motions, strict=True)], bool)
@@ -80,7 +82,7 @@ def render(
     with ThreadPoolExecutor(1) as pool:  # compiled code of one beside the Python of the other
         robot = None if shade is None else pool.submit(sunlit_robot, control, shade.sun, parts, motions)
         lit = frame if shade is None else replace(frame, image=sunlit(image, shade, _things(shows_robot, parts)))
-        filling, ground = _complete(_continued(lit, gone > 0, parts), frame, still)
+        filling, ground = _complete(_continued(lit, gone > 0, parts, planes=planes), frame, still)
         drawn = _draw(frame, movers, motions[moved], shade)
         control = control if robot is None else replace(control, rgb=robot.result())
     rows, columns = np.nonzero(gone)
@@ -186,7 +188,7 @@ def _widened(mask: Bool[np.ndarray, "h w"], pixels: int) -> Bool[np.ndarray, "h 
     return out
 
 
-def _continued(frame: FirstFrame, gone: Bool[np.ndarray, "h w"], parts: Sequence[Part]) -> Background:
+def _continued(frame: FirstFrame, gone: Bool[np.ndarray, "h w"], parts: Sequence[Part], *, planes: bool) -> Background:
     """The first picture with what is gone continued from around it. As in :func:`kinema4d.world.compose.background`, but
     nothing is continued from things that stand on what shows behind: their colours would bleed into it."""
     if not gone.any():
@@ -204,10 +206,11 @@ def _continued(frame: FirstFrame, gone: Bool[np.ndarray, "h w"], parts: Sequence
     inverse = membrane(np.where(seen, 1 / np.where(seen, frame.depth, 1), 0)[..., None], seen)[..., 0]
     depth, T = 1 / np.maximum(inverse, 1e-6), frame.camera.poses(1)[0]
     rays = unproject(frame.camera.K, np.ones(gone.shape, np.float32)) @ T[:3, :3].T
-    world = rays * frame.depth[..., None] + T[:3, 3]
-    colour, far, found = behind.continued(rgb, world, seen, gone, rays, frame.camera)
-    rows, columns = (n[found] for n in np.nonzero(gone))
-    rgb[rows, columns], depth[rows, columns] = colour[found], far[found]
+    if planes:
+        world = rays * frame.depth[..., None] + T[:3, 3]
+        colour, far, found = behind.continued(rgb, world, seen, gone, rays, frame.camera)
+        rows, columns = (n[found] for n in np.nonzero(gone))
+        rgb[rows, columns], depth[rows, columns] = colour[found], far[found]
     points = unproject(frame.camera.K, depth.astype(np.float32))
     return Background(rgb=rgb, points=points, valid=gone, known=~gone)
 

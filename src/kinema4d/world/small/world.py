@@ -20,9 +20,11 @@ from kinema4d.world.compose import clip_from, robot_pixels
 from kinema4d.world.frames import followed, solids_after, window
 from kinema4d.world.protocol import check_view
 from kinema4d.world.small.checks import SmallWorldWarning, check_camera, check_depth, check_outline
+from kinema4d.world.small.diffusion import DiffusionNet
 from kinema4d.world.small.felt import felt, unseen
 from kinema4d.world.small.look import Eyes, View, find_parts, guess, support_height
 from kinema4d.world.small.move import MoveNet, corrected
+from kinema4d.world.small.painter import painted
 from kinema4d.world.small.parts import Part
 from kinema4d.world.small.prior import Prior, render
 from kinema4d.world.small.rigid import Physics, answer, draw
@@ -68,6 +70,11 @@ class SmallWorld:
     """Its name in tables."""
     mover: MoveNet | None = None
     """Corrects the engine's answer."""
+    paint: bool = True
+    """Light, shadows and what is behind. Without, parts carry their pixels along and holes are continued smoothly: what
+    motion alone knows."""
+    painter: DiffusionNet | None = None
+    """Corrects what was drawn (``kinema4d train --preset small-paint``); frames beyond its length stay as they are drawn."""
 
     def simulate(
         self,
@@ -99,7 +106,7 @@ class SmallWorld:
         seen = seen or self.see(image, control, depth=depth, labels=labels, names=names, support=support)
         motions = _moved(seen, control.solids, control.fps, flow, seed=seed, sample=sample)
         shown = seen.view.depth
-        prior = render(image, shown, shown > 0, seen.parts, motions, control)
+        prior = self._drawn(image, shown, seen.parts, motions, control)
         return Rollout(
             clip=clip_from(image, shown, shown > 0, control, prior.rgb, prior.pointmap),
             provenance=self._provenance(seen, motions, prior, flow, seed=seed, sample=sample),
@@ -116,7 +123,7 @@ class SmallWorld:
         signal = followed(past.first, control)
         here = np.concatenate([np.tile(np.eye(4), (len(motions), 1, 1, 1)), motions], axis=1)
         image, shown = seen.view.rgb, seen.view.depth
-        prior = render(image, shown, shown > 0, seen.parts, here, signal)
+        prior = self._drawn(image, shown, seen.parts, here, signal)
         whole = clip_from(image, shown, shown > 0, signal, prior.rgb, prior.pointmap)
         points = Pointmap(points=whole.pointmap.points[1:], valid=whole.pointmap.valid[1:])
         return Rollout(
@@ -125,6 +132,20 @@ class SmallWorld:
             tracks=tracks_of(seen.parts, motions),
             state=replace(past, solids=solids),
         )
+
+    def prior(
+        self, image: UInt8[np.ndarray, "h w 3"], control: Control, *, depth: Float[np.ndarray, "_ _"] | None = None
+    ) -> Prior:
+        """What is drawn without a painter, and what of it is known."""
+        seen = self.see(image, control, depth=depth)
+        motions = _moved(seen, control.solids, control.fps, self.mover, seed=0, sample=False)
+        return replace(self, painter=None)._drawn(image, seen.view.depth, seen.parts, motions, control)
+
+    def _drawn(
+        self, image: np.ndarray, depth: np.ndarray, parts: Sequence[Part], motions: np.ndarray, control: Control
+    ) -> Prior:
+        prior = render(image, depth, depth > 0, parts, motions, control, shadows=self.paint, planes=self.paint)
+        return prior if self.painter is None else painted(self.painter, image, control, prior)
 
     def _flow(self, mover: str | None) -> MoveNet | None:
         if mover not in (None, "engine", "flow"):
@@ -207,6 +228,8 @@ class SmallWorld:
             "seed": seed,
             "sample": sample,
             "mover": "engine" if flow is None else "flow",
+            "paint": self.paint,
+            "painter": self.painter is not None,
             "weights": {k: self.about[k] for k in ("file", "sha256") if k in self.about},
             "depth": "predicted" if seen.guessed_depth else "given",
             "support_m": round(seen.view.support, 4) + 0.0,  # no "-0"

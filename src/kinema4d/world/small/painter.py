@@ -1,0 +1,149 @@
+"""Paint by a network: the diffusion transformer as a correction of the moved prior, near what changed and nowhere else.
+
+It works at a small size, on the tokens that show the robot, a moved part or something that was uncovered. What it adds is carried
+to the size of the picture as a difference, so edges stay those of the prior, and no other pixel is touched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float32, Int64, UInt8
+from PIL import Image
+from scipy.ndimage import binary_dilation
+from torch import Tensor
+
+from kinema4d.geometry.camera import unproject
+from kinema4d.types import Control, Pointmap
+from kinema4d.world.frames import window
+from kinema4d.world.small.diffusion import DiffusionNet
+from kinema4d.world.small.diffusion_config import DiffusionConfig
+from kinema4d.world.small.direct import actions_of, picks, small
+from kinema4d.world.small.patches import STEPS, Scene, cut, joined, known_of, sample, scale_of, some
+from kinema4d.world.small.prior import Prior
+
+CHANGED_COLOR, CHANGED_M = 6, 0.01
+"""A pixel of the prior that differs by more from its first frame has changed: of 255, and metres."""
+
+
+def painter_config(**fields: object) -> DiffusionConfig:
+    """A painter of the usual size."""
+    usual = {"height": 96, "width": 144, "channels": 128, "layers": 4, "heads": 4, "prior": True, "attention": "full"}
+    return DiffusionConfig(**{**usual, **fields})  # type: ignore[arg-type]
+
+
+def scene_of(image: UInt8[np.ndarray, "h w 3"], control: Control, prior: Prior, config: DiffusionConfig) -> Scene:
+    """What a painter knows, at its size; a shorter clip waits at its end."""
+    if control.rgb is None:
+        raise ValueError("this control signal was made without colour; pass rgb=True to control()")
+    rows, columns = picks(image.shape[:2], (config.height, config.width))
+    frames = np.minimum(np.arange(config.frames), len(control) - 1)
+    pick = lambda a: a[:, rows][:, :, columns][frames]  # noqa: E731
+    shrunk = np.stack([small(frame, config.height, config.width) for frame in prior.rgb])[frames]
+    return Scene(
+        image=small(image, config.height, config.width),
+        robot=Pointmap(points=pick(control.pointmap.points), valid=pick(control.pointmap.valid)),
+        robot_rgb=pick(control.rgb), actions=actions_of(control)[frames], prior_rgb=shrunk,
+        prior_points=Pointmap(points=pick(prior.pointmap.points), valid=np.ones((config.frames, len(rows), len(columns)), bool)),
+        prior_known=pick(prior.known),
+    )  # fmt: skip
+
+
+def changing(scene: Scene) -> Bool[np.ndarray, "t h w"]:
+    """Where the prior is not its first frame, or a guess."""
+    rgb, points, known = scene.prior_rgb, scene.prior_points, scene.prior_known
+    assert rgb is not None
+    assert points is not None
+    assert known is not None
+    other = np.abs(rgb.astype(np.int16) - rgb[:1]).max(axis=-1) > CHANGED_COLOR
+    z = points.points[..., 2]
+    out = other | (np.abs(z - z[:1]) > CHANGED_M) | ~known
+    out[0] = False
+    return out
+
+
+def near(changed: Bool[np.ndarray, "t h w"], config: DiffusionConfig) -> Int64[np.ndarray, " k"]:
+    """Tokens (of both domains) in which something changes, and those beside them."""
+    tokens = cut(torch.from_numpy(changed[None, ..., None].astype(np.float32)), config)[0].amax(-1)
+    grid = tokens.numpy().reshape(config.grid) > 0
+    wide = binary_dilation(grid, np.ones((1, 3, 3), bool))
+    wide[0] = False  # the first frame is given
+    own = np.flatnonzero(wide)
+    each = range(config.domains if config.layout == "width" else 1)
+    return np.concatenate([own + d * grid.size for d in each])
+
+
+@torch.no_grad()
+def corrected(
+    net: DiffusionNet, scene: Scene, *, steps: int = STEPS, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """What the painter adds to the prior at its size: colour [t,h,w,3] in steps of 255, and points in metres."""
+    config = net.config
+    whole = known_of([scene], config, seed=seed)
+    pick = torch.from_numpy(near(changing(scene), config))[None]
+    assert whole.prior is not None
+    base = whole.prior[..., : whole.first.shape[-1]]
+    made = base.clone()
+    if pick.shape[1]:
+        few = sample(net, some(whole, pick), steps=steps, seed=seed)
+        made.scatter_(1, pick[..., None].expand_as(few), few)
+    return _difference(made, base, scene, config)
+
+
+def _difference(
+    made: Tensor, base: Tensor, scene: Scene, config: DiffusionConfig
+) -> tuple[np.ndarray, np.ndarray | None]:
+    scale = scale_of(scene)
+    gap = made - base
+    if config.output == "2d":
+        return 127.5 * joined(gap, config)[0].numpy(), None
+    axis = -1 if config.layout == "channel" else 1
+    colour, points = gap.chunk(2, axis)
+    size = float((scale.maximum - scale.minimum)[0]) / 2
+    return 127.5 * joined(colour, config)[0].numpy(), size * joined(points, config)[0].numpy()
+
+
+def painted(
+    net: DiffusionNet,
+    image: UInt8[np.ndarray, "h w 3"],
+    control: Control,
+    prior: Prior,
+    *,
+    steps: int = STEPS,
+    seed: int = 0,
+) -> Prior:
+    """The prior with the painter's correction, where something changed; the robot's points stay its own."""
+    h, w = image.shape[:2]
+    rgb, z = prior.rgb.copy(), prior.pointmap.points[..., 2].copy()
+    for start in range(0, max(len(control) - 1, 1), net.config.frames - 1):
+        # Every chunk begins with the picture itself: the background of the first frame is never forgotten.
+        frames = np.r_[0, start + 1 : min(start + net.config.frames, len(control))]
+        scene = scene_of(image, window(control, frames), _some_frames(prior, frames), net.config)
+        colour, points = corrected(net, scene, steps=steps, seed=seed)
+        for i, t in enumerate(frames[1:], 1):
+            here = np.abs(prior.rgb[t].astype(np.int16) - prior.rgb[0]).max(axis=-1) > CHANGED_COLOR
+            here |= ~prior.known[t] | (np.abs(z[t] - z[0]) > CHANGED_M)
+            if not here.any():
+                continue
+            more = _grown(colour[i], h, w)
+            rgb[t][here] = (rgb[t][here] + more[here]).round().clip(0, 255).astype(np.uint8)
+            if points is not None:
+                free = here & ~control.mask[t]
+                z[t][free] = np.maximum(z[t][free] + _grown(points[i, ..., 2:], h, w)[free, 0], 1e-3)
+    moved = unproject(control.camera.K, z)
+    same = z == prior.pointmap.points[..., 2]
+    both = np.where(same[..., None], prior.pointmap.points, moved).astype(np.float32)
+    return replace(prior, rgb=rgb, pointmap=Pointmap(points=both, valid=prior.pointmap.valid))
+
+
+def _some_frames(prior: Prior, frames: np.ndarray) -> Prior:
+    points = Pointmap(points=prior.pointmap.points[frames], valid=prior.pointmap.valid[frames])
+    return Prior(rgb=prior.rgb[frames], pointmap=points, known=prior.known[frames], part_ids=prior.part_ids[frames])
+
+
+def _grown(values: Float32[np.ndarray, "a b c"], h: int, w: int) -> Float32[np.ndarray, "h w c"]:
+    """A small picture of differences at the size of the large one."""
+    planes = [Image.fromarray(np.ascontiguousarray(values[..., c], np.float32)) for c in range(values.shape[-1])]
+    return np.stack([np.asarray(p.resize((w, h), Image.Resampling.BILINEAR)) for p in planes], axis=-1)
