@@ -33,8 +33,7 @@ class Strip:
     """One episode on a sheet."""
 
     text: str
-    truth: UInt8[np.ndarray, "n h w 3"]
-    made: UInt8[np.ndarray, "n h w 3"]
+    pictures: Mapping[str, UInt8[np.ndarray, "n h w 3"]]
 
 
 def chosen(rows: Sequence[Mapping[str, Any]], *, each: int = EACH) -> dict[str, list[Mapping[str, Any]]]:
@@ -55,7 +54,7 @@ def sheets(folder: Path, split: str, rows: Sequence[Mapping[str, Any]], works: S
     needed = [w for w in works if w.id in wanted]
     strips = dict(zip((w.id for w in needed), spread(frames, needed, workers=workers), strict=True))
     for name, several in picked.items():
-        made = [Strip(_text(r), *strips[r["id"]]) for r in several]
+        made = [Strip(_text(r), dict(zip(("truth", "foretold"), strips[r["id"]], strict=True))) for r in several]
         with whole_file(folder / f"{split}_{name}.jpg", overwrite=True) as file:
             file.write_bytes(jpeg(contact_sheet(made)))
 
@@ -77,14 +76,14 @@ def _text(row: Mapping[str, Any]) -> str:
 
 
 def contact_sheet(strips: Sequence[Strip]) -> Image.Image:
-    """Episodes below each other: a line of text, the truth, the prediction."""
+    """Episodes below each other: a line of text, then the frames of each kind."""
     rows = []
     for strip in strips:
-        wide = strip.truth.shape[0] * strip.truth.shape[2]
+        wide = max(several.shape[0] * several.shape[2] for several in strip.pictures.values())
         heading = Image.new("RGB", (wide, LINE), PAPER)
         ImageDraw.Draw(heading).text((6, 3), strip.text, fill=INK, font_size=13)
-        pictures = [Image.fromarray(np.concatenate(list(several), axis=1)) for several in (strip.truth, strip.made)]
-        for picture, name in zip(pictures, ("truth", "foretold"), strict=True):
+        pictures = [Image.fromarray(np.concatenate(list(several), axis=1)) for several in strip.pictures.values()]
+        for picture, name in zip(pictures, strip.pictures, strict=True):
             ImageDraw.Draw(picture).text((4, 3), name, fill=PAPER, font_size=12, stroke_width=2, stroke_fill=INK)
         rows += [heading, *pictures]
     sheet = Image.new("RGB", (max(r.width for r in rows), sum(r.height for r in rows)), PAPER)

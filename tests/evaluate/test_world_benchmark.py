@@ -115,7 +115,7 @@ def test_reliability_has_a_panel_per_set_and_its_dots():
 def test_sheets_fit_their_size_and_show_their_episodes():
     rng = np.random.default_rng(0)
     noise = rng.integers(0, 255, (5, 48, 72, 3), np.uint8)
-    picture = contact_sheet([Strip("push, panda: 0.1 cm", noise, noise[::-1])] * 3)
+    picture = contact_sheet([Strip("push, panda: 0.1 cm", {"truth": noise, "foretold": noise[::-1]})] * 3)
     assert picture.size == (5 * 72, 3 * (20 + 2 * 48))
     loose, tight = jpeg(picture), jpeg(picture, largest=20_000)
     assert len(tight) <= 20_000 < len(loose) <= LARGEST

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from kinema4d.files import whole_file
+from kinema4d.train.optimiser import Optimiser
 
 
 @runtime_checkable
@@ -48,6 +49,9 @@ class Plan:
     """Highest learning rate."""
     warmup: int = 200
     """Steps until then."""
+    muon: float = 0.0
+    """Rate of Muon for the matrices of a transformer's blocks, as a multiple of that of AdamW, which has the rest; 0: AdamW has
+    all."""
     decay: float = 0.02
     """Weight decay."""
     clip: float = 1.0
@@ -85,28 +89,19 @@ def train(
     out.mkdir(parents=True, exist_ok=True)
     model = task.model
     average = _copy(model)
-    decayed = [p for p in model.parameters() if p.ndim > 1]
-    others = [p for p in model.parameters() if p.ndim <= 1]
-    optimiser = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": plan.decay}, {"params": others, "weight_decay": 0.0}],
-        lr=plan.rate,
-        betas=(0.9, 0.98),
-        fused=True,
-    )
+    optimiser = Optimiser(model, decay=plan.decay, muon=plan.muon)
     first = _resume(out, plan, config, model, average, optimiser)
     board = _board(out)
     saved, began, smooth = time.monotonic(), time.monotonic(), None
     for step in range(first, plan.steps):
-        for group in optimiser.param_groups:
-            group["lr"] = rate_at(plan, step)
         torch.manual_seed(plan.seed * 1_000_003 + step)
         loss = task.loss(step)
-        optimiser.zero_grad(set_to_none=True)
+        optimiser.zero_grad()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), plan.clip)
         if not torch.isfinite(norm):
             raise ValueError(f"the gradient is not finite at step {step}: lower the rate (now {plan.rate:g})")
-        optimiser.step()
+        optimiser.step(rate_at(plan, step))
         _average(average, model, min(plan.ema, (1 + step) / (10 + step)))
         smooth = float(loss.detach()) if smooth is None else 0.98 * smooth + 0.02 * float(loss.detach())
         found: dict[str, float] = {}
@@ -151,7 +146,7 @@ def _save(
     step: int,
     model: nn.Module,
     average: nn.Module,
-    optimiser: torch.optim.Optimizer,
+    optimiser: Optimiser,
 ) -> None:
     state = {
         "step": step,
@@ -171,7 +166,7 @@ def _resume(
     config: dict[str, Any],
     model: nn.Module,
     average: nn.Module,
-    optimiser: torch.optim.Optimizer,
+    optimiser: Optimiser,
 ) -> int:
     file = out / "last.pt"
     if not file.exists():
@@ -181,6 +176,8 @@ def _resume(
         raise ValueError(
             f"{out} holds a run of another configuration ({state['config']}, now {config}); use another --out"
         )
+    if isinstance(state["optimiser"], dict):
+        raise ValueError(f"{file} is of an earlier version and cannot be gone on from; use another --out")
     model.load_state_dict(state["model"])
     average.load_state_dict(state["average"])
     optimiser.load_state_dict(state["optimiser"])

@@ -80,7 +80,9 @@ DIRECT = "small-direct"
 """The 4D diffusion transformer alone, which learns from a data set of episodes."""
 PAINT = "small-paint"
 """The painter, which corrects what the small world draws of the episodes of a data set."""
-DIRECT_PLAN = Plan(steps=20_000, rate=1e-3, warmup=200, ema=0.998, validate_every=500, log_every=25, save_every=120)
+DIRECT_PLAN = Plan(
+    steps=6000, rate=1e-3, muon=20.0, warmup=100, ema=0.998, validate_every=500, log_every=25, save_every=120
+)
 """How long."""
 
 

@@ -97,6 +97,40 @@ def test_before_training_it_repeats_what_it_starts_from_and_the_control_path_is_
     np.testing.assert_allclose(points, scene.prior_points.points, atol=1e-4)
 
 
+def test_split_attention_looks_along_one_time_and_one_place_by_turns():
+    from kinema4d.world.small.diffusion import attend
+
+    torch.manual_seed(0)
+    times, places = 3, 5
+    q, k, v = (torch.randn(1, 2, 2 * times * places, 4) for _ in range(3))
+    time, place = (x.reshape(-1) for x in torch.meshgrid(torch.arange(times), torch.arange(places), indexing="ij"))
+    for axis, own in ((3, time), (4, place)):
+        own = own.repeat(2)  # both domains
+        apart = own[:, None] != own[None]
+        slow = (q @ k.transpose(-1, -2) / 2).masked_fill(apart, -1e9).softmax(-1) @ v
+        torch.testing.assert_close(attend(q, k, v, (times, places), axis), slow, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["width", "channel"])
+def test_each_pixel_knows_whether_it_shows_the_robot(layout):
+    """The head that finishes pixels sees the signal of its own pixel, in both domains, and of no other."""
+    config = replace(TINY, layout=layout, mask="none")
+    net, known = DiffusionNet(config), known_of([a_scene()[0]], config)
+    assert net.pixels is not None
+    torch.manual_seed(0)
+    torch.nn.init.normal_(net.pixels.mix.bias)  # the head alone: everything else still ends in zero
+    x, time = torch.zeros_like(known.first), torch.zeros(1)
+    before = net(x, known, time)
+    robot = known.robot.clone()
+    places = robot.shape[1] // (2 if layout == "width" else 1)
+    at = robot.shape[1] - 1  # the last place, in the domain of points
+    robot[0, at, -1] += 1.0  # its last pixel's z
+    after = net(x, replace(known, robot=robot), time)
+    other = (after - before).abs().unflatten(-1, (-1, config.pixels)).amax(2)[0]
+    assert other[:, -1].nonzero().flatten().tolist() == sorted({places - 1, at})
+    assert not other[:, :-1].any()
+
+
 def test_masks_are_hard_soft_or_none():
     scene, *_ = a_scene()
     there = int(scene.robot.valid[1:].sum())
@@ -120,12 +154,14 @@ def test_some_tokens_are_those_tokens():
     torch.testing.assert_close(few.where[0], known.where[0, [3, 0, 7]])
     assert few.prior is not None
     assert few.prior.shape[1] == 3
-    # Attention sees a set: in whatever order tokens come, each is answered the same.
+    # Attention sees a set: in whatever order places come (the same in both domains), each is answered the same.
     net = DiffusionNet(replace(TINY, prior=True, attention="full"))
     torch.manual_seed(0)
     for p in net.parameters():
         torch.nn.init.normal_(p, std=0.1)
-    x, order = torch.randn_like(known.first), torch.randperm(known.first.shape[1])[None]
+    places = known.first.shape[1] // 2
+    mixed = torch.randperm(places)
+    x, order = torch.randn_like(known.first), torch.cat([mixed, mixed + places])[None]
     time = torch.tensor([0.3])
     straight = net(x, known, time)[:, order[0]]
     torch.testing.assert_close(net(x[:, order[0]], some(known, order), time), straight, rtol=1e-4, atol=1e-4)

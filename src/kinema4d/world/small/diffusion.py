@@ -78,6 +78,8 @@ class Block(nn.Module):
         for layer in (self.scales, self.told):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
+        with torch.no_grad():  # open from the start: the last layer of the network is zero already
+            self.scales.bias.view(6, channels)[[2, 5]] = 1.0
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -91,6 +93,32 @@ class Block(nn.Module):
         k, v = (self._split(y) for y in self.hints(hints).chunk(2, -1))
         x = x + self.told(attend(self._split(self.ask(self.norms[1](x))), k, v).transpose(1, 2).flatten(2))
         return x + g2 * self.mlp(self.norms[2](x) * (1 + a2) + b2)
+
+
+class PixelHead(nn.Module):
+    """What a VAE's decoder is to the paper: from a token and what is known of each of its pixels to their values. A token cannot
+    hold the outline of a robot in hundreds of pixels, and need not: each pixel knows whether it shows one, and the token
+    says what to make of it."""
+
+    def __init__(self, config: DiffusionConfig) -> None:
+        super().__init__()
+        self.shape = (3 * config.stacked, config.detail)
+        inputs = 3 * (4 if config.prior else 3) * config.domains + (2 if config.prior else 1)
+        self.weight = nn.Parameter(torch.randn(config.detail, inputs) * inputs**-0.5)
+        self.place = nn.Parameter(0.1 * torch.randn(config.detail, config.pixels))
+        self.shift, self.mix = (
+            nn.Linear(config.channels, config.detail),
+            nn.Linear(config.channels, 3 * config.detail * config.stacked),
+        )
+        nn.init.zeros_(self.mix.weight)
+        nn.init.zeros_(self.mix.bias)
+
+    def forward(self, y: Tensor, planes: list[Tensor]) -> Tensor:
+        """Tokens [b,n,c], and what is known of their pixels, [b,n,channels*pixels] each."""
+        x = torch.cat([p.unflatten(-1, (-1, self.place.shape[1])) for p in planes], 2).flatten(0, 1)
+        shift, mix = self.shift(y).flatten(0, 1)[..., None], self.mix(y).flatten(0, 1).unflatten(-1, self.shape)
+        hidden = torch.relu(torch.baddbmm(shift + self.place, self.weight.expand(len(x), -1, -1), x))
+        return torch.bmm(mix, hidden).view(*y.shape[:2], -1)
 
 
 class DiffusionNet(nn.Module):
@@ -110,15 +138,21 @@ class DiffusionNet(nn.Module):
         self.time = nn.Sequential(nn.Linear(64, c), nn.SiLU(), nn.Linear(c, c))
         self.blocks = nn.ModuleList(Block(c, config.heads, 3 + i % 2) for i in range(config.layers))
         self.norm, self.out = nn.LayerNorm(c), nn.Linear(c, 3 * pixels * s)
+        self.pixels = PixelHead(config) if config.detail else None
         for layer in (self.robot, self.out):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
+
+    def matrices(self) -> list[nn.Parameter]:
+        """Hidden matrices of the blocks, for optimisers that treat those in their own way."""
+        return [p for n, p in self.blocks.named_parameters() if p.ndim == 2 and "scales" not in n]
 
     def forward(self, x: Tensor, known: Known, time: Tensor) -> Tensor:
         """Noisy tokens [b,n,3*pixels] at ``time`` [b] of the flow, 0 noise to 1 clip: the tokens of the clip, as what is
         added to the prior, else to the first frame."""
         angle = 1000.0 * time[:, None] * torch.exp(-9.2 * torch.arange(32) / 32)
         t = self.time(torch.cat([angle.cos(), angle.sin()], -1))
+        x = x * (4 * time).clamp(max=1)[:, None, None]  # nothing but noise is nothing to look at
         y = self.noisy(x) + self.first(known.first) + self.robot(known.robot) + self.mask(known.mask)
         if self.prior is not None:
             assert known.prior is not None
@@ -131,4 +165,11 @@ class DiffusionNet(nn.Module):
         for block in self.blocks:
             y = block(y, hints, around, t, grid)
         base = known.first if known.prior is None else known.prior[..., : x.shape[-1]]
-        return base + self.out(self.norm(y))
+        y = self.norm(y)
+        if self.pixels is None:
+            return base + self.out(y)
+        planes = [x, known.first, known.robot] + ([base] if known.prior is not None else [])
+        if self.config.domains > self.config.stacked:  # side by side: a pixel sees both of its halves
+            planes = [torch.cat(p.chunk(2, 1), -1).repeat(1, 2, 1) for p in planes]
+        once = [known.mask] + ([known.prior[..., x.shape[-1] :]] if known.prior is not None else [])
+        return base + self.out(y) + self.pixels(y, planes + once)

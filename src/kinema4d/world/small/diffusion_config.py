@@ -31,6 +31,8 @@ class DiffusionConfig:
     """Blocks."""
     heads: int = 6
     """Of attention."""
+    detail: int = 24
+    """Width of the head that finishes each pixel by what is known of it; 0 for none."""
     attention: Literal["full", "split"] = "split"
     """Over the whole clip at once (the paper's), or by turns over each time and each place, at half the cost."""
     control: str = "pointmap"

@@ -150,7 +150,8 @@ def _known(scene: Scene, config: DiffusionConfig, seed: int) -> Known:
         given = torch.cat([ghost, _everywhere(sure, config)], -1)
     return Known(
         domains(tokens(still), tokens(around), config),
-        domains(tokens(colour), tokens(shape), config),
+        # Where only colour is made, its tokens are told of the robot's points all the same.
+        domains(tokens(colour if config.output == "4d" or config.control == "rgb" else shape), tokens(shape), config),
         _everywhere(tokens(mask[..., None]), config),
         given,
         positions(config)[None],
