@@ -187,5 +187,5 @@ def test_the_transformer_alone_is_trained_and_simulates(tmp_path, capsys):
             main(["simulate", "--episode", str(data / "0"), "--world", weights, "--out", str(tmp_path / "b"), *option])
         assert "small-direct moves no parts" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        main([*train[:-4], "--control", "smell", "--steps", "2"])
+        main([*train[:-4], "--direct.control", "smell", "--steps", "2"])
     assert "unknown control 'smell'" in capsys.readouterr().err

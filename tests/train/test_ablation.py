@@ -91,7 +91,7 @@ def test_all_start_from_one_model_that_is_told_nothing(tmp_path: Path):
     save_direct(file, base, {})
     for field, fresh in (
         ({"control": "text"}, {"hint.weight"}),
-        ({"output": "2d"}, {"hint.weight"}),
+        ({"output": "2d"}, {"hint.weight", "pixels.weight"}),
         ({"control": "none"}, set()),
     ):
         net = DiffusionNet(replace(TINY, **field))

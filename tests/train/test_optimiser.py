@@ -16,7 +16,7 @@ class Two(nn.Module):
         self.inner, self.outer = nn.Linear(6, 6), nn.Linear(6, 1)
 
     def matrices(self) -> list[nn.Parameter]:
-        return [self.inner.weight]
+        return list(self.inner.parameters())[:1]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.outer(torch.tanh(self.inner(x)))

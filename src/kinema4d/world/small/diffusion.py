@@ -102,23 +102,24 @@ class PixelHead(nn.Module):
 
     def __init__(self, config: DiffusionConfig) -> None:
         super().__init__()
-        self.shape = (3 * config.stacked, config.detail)
+        self.shape = (1 + 3 * config.stacked, config.detail)
         inputs = 3 * (4 if config.prior else 3) * config.domains + (2 if config.prior else 1)
         self.weight = nn.Parameter(torch.randn(config.detail, inputs) * inputs**-0.5)
         self.place = nn.Parameter(0.1 * torch.randn(config.detail, config.pixels))
-        self.shift, self.mix = (
-            nn.Linear(config.channels, config.detail),
-            nn.Linear(config.channels, 3 * config.detail * config.stacked),
-        )
+        self.shift = nn.Linear(config.channels, config.detail)
+        self.mix = nn.Linear(config.channels, self.shape[0] * self.shape[1])
         nn.init.zeros_(self.mix.weight)
         nn.init.zeros_(self.mix.bias)
 
-    def forward(self, y: Tensor, planes: list[Tensor]) -> Tensor:
-        """Tokens [b,n,c], and what is known of their pixels, [b,n,channels*pixels] each."""
+    def forward(self, y: Tensor, planes: list[Tensor], coarse: Tensor) -> Tensor:
+        """Tokens [b,n,c], what is known of their pixels, [b,n,channels*pixels] each, and the token's own answer: how much of that
+        each pixel leaves out (the ground behind a robot), and what it has instead."""
         x = torch.cat([p.unflatten(-1, (-1, self.place.shape[1])) for p in planes], 2).flatten(0, 1)
         shift, mix = self.shift(y).flatten(0, 1)[..., None], self.mix(y).flatten(0, 1).unflatten(-1, self.shape)
         hidden = torch.relu(torch.baddbmm(shift + self.place, self.weight.expand(len(x), -1, -1), x))
-        return torch.bmm(mix, hidden).view(*y.shape[:2], -1)
+        out = torch.bmm(mix, hidden).unflatten(0, y.shape[:2])
+        coarse = coarse.unflatten(-1, (-1, out.shape[-1]))
+        return (coarse * (1 - out[:, :, :1]) + out[:, :, 1:]).flatten(2)
 
 
 class DiffusionNet(nn.Module):
@@ -172,4 +173,4 @@ class DiffusionNet(nn.Module):
         if self.config.domains > self.config.stacked:  # side by side: a pixel sees both of its halves
             planes = [torch.cat(p.chunk(2, 1), -1).repeat(1, 2, 1) for p in planes]
         once = [known.mask] + ([known.prior[..., x.shape[-1] :]] if known.prior is not None else [])
-        return base + self.out(y) + self.pixels(y, planes + once)
+        return self.pixels(y, planes + once, base + self.out(y))

@@ -225,8 +225,8 @@ def target_of(
 
 def flow_loss(net: DiffusionNet, known: Known, target: Tensor, weight: Tensor) -> Tensor:
     """Where does the flow end that is on a straight line from noise to the clip? ``weight`` [b,n,...] says how much
-    each value counts. An eighth of the clips starts at nothing but noise, which is where every sample starts."""
-    time = shifted(torch.rand(len(target))) * (torch.rand(len(target)) > 0.125)
+    each value counts. Half of the clips start at nothing but noise, which is where every sample starts and few steps end."""
+    time = shifted(torch.rand(len(target))) * (torch.rand(len(target)) > 0.5)
     x = time[:, None, None] * target + (1 - time[:, None, None]) * torch.randn_like(target)
     error = (net(x, known, time) - target).square()
     return (error * weight).sum() / weight.sum().clamp(min=1.0)
