@@ -18,10 +18,11 @@ from torch import Tensor
 from kinema4d.geometry.camera import unproject
 from kinema4d.types import Control, Pointmap
 from kinema4d.world.frames import window
+from kinema4d.world.small import direct
 from kinema4d.world.small.diffusion import DiffusionNet
 from kinema4d.world.small.diffusion_config import DiffusionConfig
-from kinema4d.world.small.direct import actions_of, picks, small
-from kinema4d.world.small.patches import STEPS, Scene, cut, joined, known_of, sample, scale_of, some
+from kinema4d.world.small.direct import picks, small
+from kinema4d.world.small.patches import STEPS, Scene, cut, joined, known_of, sample, scale_of, some, undomained
 from kinema4d.world.small.prior import Prior
 
 CHANGED_COLOR, CHANGED_M = 6, 0.01
@@ -36,30 +37,30 @@ def painter_config(**fields: object) -> DiffusionConfig:
 
 def scene_of(image: UInt8[np.ndarray, "h w 3"], control: Control, prior: Prior, config: DiffusionConfig) -> Scene:
     """What a painter knows, at its size; a shorter clip waits at its end."""
-    if control.rgb is None:
-        raise ValueError("this control signal was made without colour; pass rgb=True to control()")
     rows, columns = picks(image.shape[:2], (config.height, config.width))
     frames = np.minimum(np.arange(config.frames), len(control) - 1)
     pick = lambda a: a[:, rows][:, :, columns][frames]  # noqa: E731
-    shrunk = np.stack([small(frame, config.height, config.width) for frame in prior.rgb])[frames]
-    return Scene(
-        image=small(image, config.height, config.width),
-        robot=Pointmap(points=pick(control.pointmap.points), valid=pick(control.pointmap.valid)),
-        robot_rgb=pick(control.rgb), actions=actions_of(control)[frames], prior_rgb=shrunk,
-        prior_points=Pointmap(points=pick(prior.pointmap.points), valid=np.ones((config.frames, len(rows), len(columns)), bool)),
+    points = pick(prior.pointmap.points)
+    return replace(
+        direct.scene_of(image, control, config),
+        prior_rgb=np.stack([small(frame, config.height, config.width) for frame in prior.rgb])[frames],
+        prior_points=Pointmap(points=points, valid=np.ones(points.shape[:3], bool)),
         prior_known=pick(prior.known),
-    )  # fmt: skip
+    )
 
 
 def changing(scene: Scene) -> Bool[np.ndarray, "t h w"]:
     """Where the prior is not its first frame, or a guess."""
-    rgb, points, known = scene.prior_rgb, scene.prior_points, scene.prior_known
-    assert rgb is not None
-    assert points is not None
-    assert known is not None
-    other = np.abs(rgb.astype(np.int16) - rgb[:1]).max(axis=-1) > CHANGED_COLOR
-    z = points.points[..., 2]
-    out = other | (np.abs(z - z[:1]) > CHANGED_M) | ~known
+    assert scene.prior_rgb is not None
+    assert scene.prior_points is not None
+    assert scene.prior_known is not None
+    return _other(scene.prior_rgb, scene.prior_points.points[..., 2], scene.prior_known)
+
+
+def _other(rgb: np.ndarray, z: np.ndarray, known: np.ndarray) -> Bool[np.ndarray, "t h w"]:
+    """Pixels that differ from those of the first of these frames, or are a guess; none of the first itself."""
+    out = np.abs(rgb.astype(np.int16) - rgb[:1]).max(axis=-1) > CHANGED_COLOR
+    out |= (np.abs(z - z[:1]) > CHANGED_M) | ~known
     out[0] = False
     return out
 
@@ -96,13 +97,10 @@ def _difference(
     made: Tensor, base: Tensor, scene: Scene, config: DiffusionConfig
 ) -> tuple[np.ndarray, np.ndarray | None]:
     scale = scale_of(scene)
-    gap = made - base
-    if config.output == "2d":
-        return 127.5 * joined(gap, config)[0].numpy(), None
-    axis = -1 if config.layout == "channel" else 1
-    colour, points = gap.chunk(2, axis)
+    colour, points = undomained(made - base, config)
     size = float((scale.maximum - scale.minimum)[0]) / 2
-    return 127.5 * joined(colour, config)[0].numpy(), size * joined(points, config)[0].numpy()
+    more = None if points is None else size * joined(points, config)[0].numpy()
+    return 127.5 * joined(colour, config)[0].numpy(), more
 
 
 def painted(
@@ -122,9 +120,9 @@ def painted(
         frames = np.r_[0, start + 1 : min(start + net.config.frames, len(control))]
         scene = scene_of(image, window(control, frames), _some_frames(prior, frames), net.config)
         colour, points = corrected(net, scene, steps=steps, seed=seed)
-        for i, t in enumerate(frames[1:], 1):
-            here = np.abs(prior.rgb[t].astype(np.int16) - prior.rgb[0]).max(axis=-1) > CHANGED_COLOR
-            here |= ~prior.known[t] | (np.abs(z[t] - z[0]) > CHANGED_M)
+        changed = _other(prior.rgb[frames], prior.pointmap.points[frames, ..., 2], prior.known[frames])
+        for i, t in enumerate(frames):
+            here = changed[i]
             if not here.any():
                 continue
             more = _grown(colour[i], h, w)

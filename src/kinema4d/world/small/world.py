@@ -74,7 +74,7 @@ class SmallWorld:
     """Light, shadows and what is behind. Without, parts carry their pixels along and holes are continued smoothly: what
     motion alone knows."""
     painter: DiffusionNet | None = None
-    """Corrects what was drawn (``kinema4d train --preset small-paint``); frames beyond its length stay as they are drawn."""
+    """Corrects what was drawn (``kinema4d train --preset small-paint``), longer clips in chunks."""
 
     def simulate(
         self,
