@@ -28,9 +28,9 @@ TINY = DiffusionConfig(height=24, width=40, patch=(8, 8, 8), channels=24, layers
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("ablation") / "data"
-    generate(
-        root, Recipe(episodes=3, failures=0, robots=("k4arm",), tasks=("push",), seed=8, height=48, width=80), workers=1
-    )
+    for where, count, seed in ((root, 3, 8), (root.parent / "test", 2, 9)):
+        about = {"robots": ("k4arm",), "tasks": ("push",), "height": 48, "width": 80}
+        generate(where, Recipe(episodes=count, failures=0, seed=seed, **about), workers=1)
     return root
 
 
@@ -58,7 +58,7 @@ def test_unknown_tables_and_members_are_refused():
 def test_members_are_trained_judged_and_written_and_nothing_is_done_twice(data: Path, tmp_path: Path, capsys):
     out = tmp_path / "out"
     command = {
-        "ablation": "table4", "members": ("text", "2D-out", "remove"), "data": data, "test": data, "test_episodes": 2, "out": out,
+        "ablation": "table4", "members": ("text", "2D-out", "remove"), "data": data, "test": data.parent / "test", "test_episodes": 2, "out": out,
         "direct": TINY, "steps": 2, "base_steps": 2, "workers": 1, "threads": 1,
     }  # fmt: skip
     train(**command)
@@ -77,28 +77,42 @@ def test_members_are_trained_judged_and_written_and_nothing_is_done_twice(data: 
     assert len(before) == 4 + 2 * 4
     train(**command)
     assert before == {f: f.stat().st_mtime_ns for f in before}
+    with pytest.raises(ValueError, match="3 episodes of --test are learned from"):
+        train(**{**command, "test": data})
     with pytest.raises(ValueError, match="needs --test"):
         train(**{**command, "test": None})
     with pytest.raises(ValueError, match="either --preset or --ablation"):
         train(**{**command, "preset": "small-direct"})
 
 
-def test_all_start_from_one_model_that_is_told_nothing(tmp_path: Path):
+def test_all_start_from_one_model_that_is_told_in_every_way(tmp_path: Path):
     from kinema4d.world.small.diffusion import DiffusionNet
 
-    base = DiffusionNet(replace(TINY, control="none"))
+    base = DiffusionNet(replace(TINY, control="mixed"))
     file = tmp_path / "base.safetensors"
     save_direct(file, base, {})
-    for field, fresh in (
-        ({"control": "text"}, {"hint.weight"}),
-        ({"output": "2d"}, {"hint.weight", "pixels.weight"}),
-        ({"control": "none"}, set()),
-    ):
-        net = DiffusionNet(replace(TINY, **field))
-        assert fresh >= set(start_from(net, file)) - {"hint.bias"}
+    for name, member in TABLES["table4"].items():
+        net = DiffusionNet(replace(TINY, **member.config))
+        assert start_from(net, file) == [], name
         np.testing.assert_allclose(net.noisy.weight.detach(), base.noisy.weight.detach().half().float())
+    assert start_from(DiffusionNet(replace(TINY, control="none")), file) == ["hint.nothing.bias", "hint.nothing.weight"]
     with pytest.raises(ValueError, match="cannot be started from: its channels is 24, here 48"):
         start_from(DiffusionNet(replace(TINY, channels=48)), file)
+
+
+def test_a_model_of_colour_alone_starts_with_what_colour_is_made_of(tmp_path: Path):
+    """Pixels of a 2D model are what those of the 4D one are in the domain of colour, told of the robot's points."""
+    from kinema4d.world.small.diffusion import DiffusionNet
+
+    base, file = DiffusionNet(TINY), tmp_path / "base.safetensors"
+    save_direct(file, base, {})
+    net = DiffusionNet(replace(TINY, output="2d"))
+    assert start_from(net, file) == []
+    assert base.pixels is not None
+    assert net.pixels is not None
+    own = base.pixels.weight.detach().half().float()
+    picks = [0, 1, 2, 6, 7, 8, 15, 16, 17, *range(18, own.shape[1])]  # colour of three, points of the robot, and the rest
+    np.testing.assert_array_equal(net.pixels.weight.detach(), own[:, picks])
 
 
 def rows(values: Sequence[float | None], column: str = "psnr") -> list[dict]:

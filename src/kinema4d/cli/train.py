@@ -59,7 +59,7 @@ def train(
         direct: The model of small-direct, and what all members of an ablation share.
         groups: Groups of frames of a clip that small-direct learns from at a time; default 5 of 13, 0 for all.
         members: Of the ablation, by the names of its table; default all.
-        base_steps: Steps of the model that is told nothing, from which all members start; 0 for none.
+        base_steps: Steps of the model that is told in every way by turns, from which all members start; 0 for none.
         test: Data set that no member learns from, to judge the ablation on.
         test_episodes: How many of it, spread evenly.
         steps: Steps in all, instead of the preset's; of each member of an ablation (default 1000).
@@ -167,7 +167,8 @@ def _ablation(
     from kinema4d.train import ablation, direct_pack
 
     chosen = ablation.chosen(name, members)
-    open_dataset(test)  # before hours of training
+    if both := set(open_dataset(test).ids) & set(open_dataset(data).ids):  # before hours of training
+        raise ValueError(f"{len(both)} episodes of --test are learned from (--data): judge on others")
     with bar("shrinking", quiet=False) as progress:
         shards = direct_pack.make_pack(out / "pack", data, config, workers=workers, progress=progress)
 
@@ -184,7 +185,7 @@ def _ablation(
     about = {
         "ablation": name,
         "steps": steps,
-        "from": f"{base_steps} steps told nothing",
+        "from": f"{base_steps} steps told in every way by turns",
         "episodes": len(rows[ablation.OURS]),
     }
     print(judging.write(out, judging.table_of(rows, ablation.OURS), entries, ablation.OURS, about))

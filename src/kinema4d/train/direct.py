@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kinema4d.train.direct_pack import Take
+from kinema4d.train.direct_pack import NOWHERE, Take
 from kinema4d.world.small import painter
 from kinema4d.world.small.diffusion import DiffusionNet, Known
-from kinema4d.world.small.diffusion_config import DiffusionConfig
+from kinema4d.world.small.diffusion_config import MIXED, STRIDE, DiffusionConfig
+from kinema4d.world.small.pixels import Copies
 from kinema4d.world.small.patches import (
     Scene,
     clip_of,
@@ -26,10 +27,17 @@ from kinema4d.world.small.patches import (
     target_of,
 )
 
-CHANGED = 8.0
-"""So much more counts what changed and is not the robot: most of a clip stands still."""
+MOVED, CHANGED = 4.0, 1.5
+"""So much more counts what is nearer or further than before, and what only looks different; both without the robot. Much more,
+and what might change is washed out everywhere (docs/experiments.md)."""
+MOVED_M = 0.01
+"""By how much nearer or further, metres."""
+FEWEST = 3
+"""Pixels of something in a patch that it is taught to copy."""
 ROBOT = 2.0
 """So much more counts the robot."""
+EXPOSURE, BALANCE = (0.75, 1.15), (0.9, 1.1)
+"""Of clips while they are learned from: factors of all colours, and of each."""
 GROUPS = 5
 """Of the groups of frames of a clip, so many are learned from at a time, drawn anew for every batch: the first and some
 others. A step costs a third of one with all of them, and places stay the same."""
@@ -44,6 +52,8 @@ ALONG = (
     "prior_rgb",
     "prior_points",
     "prior_known",
+    "carried",
+    "reach",
 )
 """Fields of a take that have frames."""
 PAINTED = 320
@@ -53,15 +63,33 @@ PAINTED = 320
 def weights_of(take: Take, config: DiffusionConfig) -> Tensor:
     """How much each value of the clip counts, as tokens. Points count by how far they are off for their distance: the walls
     of a room are many times further away than what happens in it."""
-    weight = (1 + (CHANGED - 1) * take.changed + (ROBOT - 1) * take.there).astype(np.float32)
-    weight[0] = 0.2  # the first frame is given
     far = take.points[..., 2].astype(np.float32)
+    moved = take.changed & (np.abs(far - far[:1]) > MOVED_M)
+    weight = np.select([moved, take.changed, take.there], [MOVED, CHANGED, ROBOT], 1.0).astype(np.float32)
+    weight[0] = 0.2  # the first frame is given
     near = np.median(far[take.there]) if take.there.any() else np.float32(1)
     tokens = [
         cut(torch.from_numpy(w[..., None]).expand(*w.shape, 3)[None], config)
         for w in (weight, weight * np.minimum(1, near / np.maximum(far, 1e-3)) ** 2)
     ]
     return domains(tokens[0], tokens[1], config)
+
+
+def source_of(take: Take, config: DiffusionConfig) -> Tensor:
+    """[1,n,frames] for every frame of every token of colour: which patch of the first frame has what moved into it, as
+    :class:`Copies` counts them; -1 where nothing did."""
+    p, h, w = config.patch
+    _, rows, columns = config.grid
+    if take.carried is None:
+        return torch.full((1, int(np.prod(config.grid)), p), -1)
+    away = cut(torch.from_numpy(take.carried.astype(np.float32))[None], config).unflatten(-1, (2, p, h * w))
+    there = (away[:, :, 0] != NOWHERE).float()
+    count = there.sum(-1)
+    mean = (away * there[:, :, None]).sum(-1) / count.clamp(min=1)[:, :, None] / STRIDE
+    own = Copies.places(config).repeat(config.grid[0], 1)[None, :, :, None]
+    size = torch.tensor([rows * h // STRIDE, columns * w // STRIDE])[None, None, :, None]
+    at = (own + mean).round().clamp(min=0).minimum(size - 1).long()
+    return torch.where(count >= FEWEST, at[:, :, 0] * size[0, 0, 1, 0] + at[:, :, 1], -1)
 
 
 def some_groups(take: Take, groups: Sequence[int], config: DiffusionConfig) -> tuple[Take, DiffusionConfig]:
@@ -74,7 +102,7 @@ def some_groups(take: Take, groups: Sequence[int], config: DiffusionConfig) -> t
 
 
 def mirrored(take: Take) -> Take:
-    """Left for right: picture, points and hand."""
+    """Left for right: picture, points and hand (whose own left and right change places too)."""
     flip = lambda a: a[:, :, ::-1]  # noqa: E731
     side = np.array([-1, 1, 1], np.float16)
     own = {f.name: getattr(take, f.name) for f in fields(Take)}
@@ -82,6 +110,21 @@ def mirrored(take: Take) -> Take:
         if own[name] is not None and name != "actions":
             spatial = "points" in name or name == "robot"
             own[name] = flip(own[name]) * side if spatial else flip(own[name])
+    if take.carried is not None:
+        gone, away = take.carried[:, :, ::-1, :1] == NOWHERE, own["carried"][..., 1:]
+        own["carried"] = np.concatenate([own["carried"][..., :1], np.where(gone, away, -away)], axis=-1)
+    own["actions"] = take.actions * np.array([-1, 1, 1, 1, -1, -1, -1, 1, 1, 1], np.float32)
+    return Take(**own)
+
+
+def tinted(take: Take, rng: np.random.Generator) -> Take:
+    """Another exposure and white balance, the same for all frames; colours keep their names."""
+    gain = rng.uniform(*EXPOSURE) * rng.uniform(*BALANCE, 3)
+    tone = np.clip(np.arange(256)[:, None] * gain, 0, 255).round().astype(np.uint8)
+    own = {f.name: getattr(take, f.name) for f in fields(Take)}
+    for name in ("rgb", "robot_rgb", "prior_rgb"):
+        if own[name] is not None:
+            own[name] = np.stack([tone[own[name][..., c], c] for c in range(3)], axis=-1)
     return Take(**own)
 
 
@@ -103,17 +146,21 @@ class DirectTask:
     """Of frames, learned from at a time; None for all."""
 
     def loss(self, step: int) -> Tensor:
-        """Of one batch. Where the hand is told in the world's frame, nothing is mirrored: its turn would not be."""
+        """Of one batch."""
         rng = np.random.default_rng([self.seed, step])
         takes = [self.takes[i] for i in rng.integers(len(self.takes), size=self.size)]
-        if self.model.config.control not in ("embedding", "text"):
-            takes = [mirrored(t) if rng.random() < 0.5 else t for t in takes]
+        takes = [mirrored(t) if rng.random() < 0.5 else t for t in takes]
         times = self.model.config.grid[0]
         rest = rng.permutation(times - 1)[: (self.groups or times) - 1].tolist()
-        return flow_loss(self.model, *self._batch(takes, [0, *sorted(1 + r for r in rest)], step))
+        config = self.model.config
+        if config.control == "mixed":
+            config = replace(config, control=str(rng.choice(MIXED)))
+        return flow_loss(self.model, *self._batch(takes, config, [0, *sorted(1 + r for r in rest)], step))
 
-    def _batch(self, takes: Sequence[Take], groups: Sequence[int], seed: int) -> tuple:
-        parts = [some_groups(t, groups, self.model.config) for t in takes]
+    def _batch(self, takes: Sequence[Take], config: DiffusionConfig, groups: Sequence[int], seed: int) -> tuple:
+        parts = [some_groups(t, groups, config) for t in takes]
+        rng = np.random.default_rng([seed, 2])
+        parts = [(tinted(t, rng), c) for t, c in parts]
         takes, config = [t for t, _ in parts], parts[0][1]
         scenes = [t.scene for t in takes]
         target = [
@@ -124,12 +171,14 @@ class DirectTask:
         known = known_of(scenes, config, seed=seed)
         known.where[..., 0] = torch.tensor(groups)[known.where[..., 0]]  # where they are in the whole clip
         whole = known, torch.cat(target), torch.cat(weight)
-        return whole if not config.prior else _near(*whole, scenes, config, seed)
+        if config.prior:
+            return _near(*whole, scenes, config, seed)
+        return (*whole, torch.cat([source_of(t, config) for t in takes]) if config.copies else None)
 
     @torch.no_grad()
     def validate(self, model: nn.Module, most: int = 24) -> dict[str, float]:
-        """Of one sample each: PSNR of all, of what changed, of what was newly covered and of the robot, and error of points,
-        centimetres; beside the first frame repeated, or the prior that a painter corrects."""
+        """Of one sample each: PSNR of all, of what changed, of what was newly covered and of the robot, and mean error of
+        points, of all and of what was newly covered, centimetres; beside the first frame repeated, or the prior that a painter corrects."""
         assert isinstance(model, DiffusionNet)
         found: dict[str, list[float]] = {}
         for take in self.held_out[:most]:
@@ -146,13 +195,16 @@ class DirectTask:
                         mse = max(float(error[mask[1:]].mean()), 1e-2)
                         found.setdefault(name + where, []).append(10 * np.log10(255**2 / mse))
             if points is not None:
-                off = np.linalg.norm(points[1:] - take.points[1:].astype(np.float32), axis=-1)
-                found.setdefault("points_cm", []).append(100 * float(np.median(off)))
+                off = np.linalg.norm(points - take.points.astype(np.float32), axis=-1)
+                for name, mask in {"points_cm": masks["psnr"], "covered_points_cm": masks["covered_psnr"]}.items():
+                    if mask[1:].any():
+                        found.setdefault(name, []).append(100 * float(off[1:][mask[1:]].mean()))
         return {k: float(np.mean(v)) for k, v in found.items()}
 
     def _sampled(self, model: DiffusionNet, take: Take) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
         """Pictures and points of a model, and what it is to be better than."""
         config, scene = model.config, take.scene
+        config = replace(config, control=MIXED[0]) if config.control == "mixed" else config
         if take.prior_rgb is None:
             rgb, points = clip_of(sample(model, known_of([scene], config)), scale_of(scene), config)
             return rgb, points, np.broadcast_to(take.rgb[:1], rgb.shape)

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float16, Float32, UInt8
+from jaxtyping import Bool, Float16, Float32, Int8, UInt8
 
 from kinema4d.data.dataset import Dataset, open_dataset
 from kinema4d.data.pool import Progress, spread
 from kinema4d.files import whole_file
+from kinema4d.geometry.camera import T_camera_world, project
+from kinema4d.geometry.se3 import apply, invert
 from kinema4d.robot.recorded import control_of
 from kinema4d.train.move_pack import the_small_world
 from kinema4d.types import Episode, Pointmap
@@ -28,9 +30,11 @@ from kinema4d.world.condition import Normalisation
 from kinema4d.world.protocol import first_depth
 from kinema4d.world.small import painter
 from kinema4d.world.small.diffusion_config import DiffusionConfig
-from kinema4d.world.small.direct import picks, scene_of, small
-from kinema4d.world.small.patches import Scene
+from kinema4d.world.small.direct import config_of, picks, scene_of, small
+from kinema4d.world.small.patches import Scene, reach_of
 
+NOWHERE = -128
+"""Of ``carried``."""
 PER_SHARD = 8
 """Episodes per shard."""
 
@@ -59,6 +63,11 @@ class Take:
     """Episodes of one scene."""
     robot_name: str
     """Who moves."""
+    carried: Int8[np.ndarray, "t h w 2"] | None = None
+    """Pixels that show something that has moved: rows and columns to where the first frame shows it; ``NOWHERE`` elsewhere. Only
+    to teach with, where episodes have tracks."""
+    reach: UInt8[np.ndarray, "t _ _ 2"] | None = None
+    """:func:`kinema4d.world.small.patches.reach_of` it."""
     scale: Normalisation | None = None
     """Unit of length, where these frames are some of a longer clip."""
     prior_rgb: UInt8[np.ndarray, "t h w 3"] | None = None
@@ -74,7 +83,7 @@ class Take:
         everywhere = np.ones(self.there.shape, bool)
         prior = self.prior_points
         return Scene(
-            scale=self.scale,
+            scale=self.scale, reach=self.reach,
             image=self.rgb[0], robot=Pointmap(points=self.robot.astype(np.float32), valid=self.there),
             robot_rgb=self.robot_rgb, actions=self.actions, text=self.text,
             environment=Pointmap(points=self.points[:1].astype(np.float32), valid=everywhere[:1]),
@@ -111,8 +120,34 @@ def take_of(episode: Episode, config: DiffusionConfig) -> Take:
         robot_rgb=scene.robot_rgb, changed=other & ~scene.robot.valid, actions=scene.actions, text=episode.text,
         group=episode.group or episode.source, robot_name="+".join(a.robot for a in episode.arms),
         prior_rgb=scene.prior_rgb, prior_points=None if before is None else before.points.astype(np.float16),
-        prior_known=scene.prior_known,
+        prior_known=scene.prior_known, carried=None if config.prior else carried_of(episode, rows, columns),
+        reach=None if config.prior else reach_of(scene.robot, Pointmap(points=points[:1], valid=np.ones_like(scene.robot.valid[:1]))),
     )  # fmt: skip
+
+
+def carried_of(episode: Episode, rows: np.ndarray, columns: np.ndarray) -> Int8[np.ndarray, "t h w 2"] | None:
+    """Where what has moved was in the first frame, by the tracks, on these rows and columns of the picture; None where an
+    episode has none or its camera moves."""
+    clip = episode.clip
+    if episode.labels is None or not episode.tracks or clip.camera.moving:
+        return None
+    labels, points = (a[:, rows][:, :, columns] for a in (episode.labels, clip.pointmap.points))
+    own = np.stack(np.meshgrid(np.arange(len(rows)), np.arange(len(columns)), indexing="ij"), axis=-1)
+    share = np.array([len(columns) / clip.camera.width, len(rows) / clip.camera.height])
+    T_cw = T_camera_world(clip.camera, 1)[0]
+    out = np.full((*labels.shape, 2), NOWHERE, np.int8)
+    for track in episode.tracks:
+        mine = labels == episode.label_names.index(track.name) + 1 if track.name in episode.label_names else None
+        if mine is None or not mine.any():
+            continue
+        Ts = T_cw @ track.Ts_world_object[:1] @ invert(track.Ts_world_object) @ invert(T_cw)
+        for t in np.flatnonzero(mine.any(axis=(1, 2))):
+            here = mine[t]
+            at = (project(clip.camera.K, apply(Ts[t], points[t][here].astype(np.float64))) + 0.5) * share - 0.5
+            away = np.round(at[:, ::-1] - own[here])
+            moved = (np.abs(away).max(axis=1) > 0) & (np.abs(away).max(axis=1) < -NOWHERE)
+            out[t][here] = np.where(moved[:, None], away, NOWHERE).astype(np.int8)
+    return out
 
 
 # ---------------------------------------------------------------------- packs
@@ -158,7 +193,7 @@ def _make_shard(content: tuple[Path, str, list[str], dict]) -> None:
     count = 0
     for id in ids:
         try:
-            take = take_of(_dataset(root).load(id), DiffusionConfig(**{**config, "patch": tuple(config["patch"])}))
+            take = take_of(_dataset(root).load(id), config_of(config))
         except ValueError as error:  # one bad episode is no reason to stop; a pack without any is
             warnings.warn(f"left out {id}: {error}", stacklevel=2)
             continue

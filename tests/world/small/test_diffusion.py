@@ -10,9 +10,11 @@ from diffusion_cases import TINY, H, T, W, a_control, a_scene
 
 from kinema4d.simulate.long import rollout as long_rollout
 from kinema4d.world.load import load_world
+from kinema4d.world.small import direct
 from kinema4d.world.small.diffusion import DiffusionNet
-from kinema4d.world.small.diffusion_config import CONTROLS, DiffusionConfig
+from kinema4d.world.small.diffusion_config import CONTROLS, STRIDE, DiffusionConfig
 from kinema4d.world.small.direct import DirectWorld, Memory, enlarged, load_direct, save_direct, scene_of, small
+from kinema4d.world.small.pixels import KEY, Copies, _placed
 from kinema4d.world.small.patches import (
     Scene,
     clip_of,
@@ -30,6 +32,9 @@ from kinema4d.world.small.patches import (
     unit,
     words,
 )
+
+
+PAINTER = replace(TINY, prior=True, attention="full", copies=0)
 
 
 def test_patches_are_put_together_again():
@@ -88,8 +93,7 @@ def test_before_training_it_repeats_what_it_starts_from_and_the_control_path_is_
     made, _ = clip_of(sample(net, known_of([scene], TINY)), scale_of(scene), TINY)
     assert np.abs(made.astype(int) - scene.image).max() <= 1
     assert not net.robot.weight.any()
-    painter = replace(TINY, prior=True, attention="full")
-    made, points = clip_of(sample(DiffusionNet(painter), known_of([scene], painter)), scale_of(scene), painter)
+    made, points = clip_of(sample(DiffusionNet(PAINTER), known_of([scene], PAINTER)), scale_of(scene), PAINTER)
     assert scene.prior_rgb is not None
     assert scene.prior_points is not None
     assert np.abs(made.astype(int) - scene.prior_rgb).max() <= 1
@@ -131,6 +135,35 @@ def test_each_pixel_knows_whether_it_shows_the_robot(layout):
     assert not other[:, :-1].any()
 
 
+@pytest.mark.parametrize(("down", "right"), [(0, 0), (2, 0), (-4, 2)])
+def test_patches_of_the_first_frame_are_copied_from_so_far_away(down, right):
+    config = replace(TINY, copies=1)
+    copies = Copies(config)
+    first = cut(torch.rand(1, T, H, W, 3)[:, :1].expand(-1, T, -1, -1, -1), config)
+    wish = 30 * torch.ones(KEY)
+    away = torch.tensor([[down / STRIDE, right / STRIDE]])
+    with torch.no_grad():
+        for p in copies.parameters():
+            p.zero_()
+        copies.about.bias.copy_(wish)
+        copies.ask.bias.copy_(_placed(wish[None], away)[0].repeat(config.patch[0]))
+    found = copies.near(torch.zeros(1, first.shape[1], config.channels), first[:, : 2 * 3])
+    made = joined(copies(*found), config)[0, -1]
+    image = joined(first, config)[0, 0]
+    inner = np.s_[4:-4, 4:-4]
+    torch.testing.assert_close(made[inner], image.roll((-down, -right), (0, 1))[inner], rtol=0, atol=1e-4)
+
+
+def test_a_mixed_model_learns_from_every_control_and_is_told_by_one():
+    net = DiffusionNet(replace(TINY, control="mixed"))
+    scene, *_ = a_scene()
+    for control in ("pointmap", "rgb", "embedding", "text"):
+        made = sample(net, known_of([scene], replace(TINY, control=control)), steps=1)
+        assert torch.isfinite(made).all()
+    with pytest.raises(ValueError, match="say which as control: pointmap, "):
+        known_of([scene], replace(TINY, control="mixed"))
+
+
 def test_masks_are_hard_soft_or_none():
     scene, *_ = a_scene()
     there = int(scene.robot.valid[1:].sum())
@@ -147,7 +180,7 @@ def test_masks_are_hard_soft_or_none():
 
 def test_some_tokens_are_those_tokens():
     scene, *_ = a_scene()
-    known = known_of([scene], replace(TINY, prior=True, attention="full"))
+    known = known_of([scene], PAINTER)
     pick = torch.tensor([[3, 0, 7]])
     few = some(known, pick)
     torch.testing.assert_close(few.first[0], known.first[0, [3, 0, 7]])
@@ -155,7 +188,7 @@ def test_some_tokens_are_those_tokens():
     assert few.prior is not None
     assert few.prior.shape[1] == 3
     # Attention sees a set: in whatever order places come (the same in both domains), each is answered the same.
-    net = DiffusionNet(replace(TINY, prior=True, attention="full"))
+    net = DiffusionNet(PAINTER)
     torch.manual_seed(0)
     for p in net.parameters():
         torch.nn.init.normal_(p, std=0.1)
@@ -231,6 +264,8 @@ def test_words_are_numbers_that_stay():
         ({"control": "smell"}, "unknown control 'smell'"),
         ({"heads": 5}, "cannot be shared by 5 heads"),
         ({"soft_ratio": 1.5}, "between 0 and 1, got 1.5"),
+        ({"detail": 0}, "2 copies need a head per pixel"),
+        ({"patch": (2, 2, 2)}, "a multiple of 4 rows and columns, got 2x2"),
     ],
 )
 def test_bad_configurations_are_refused(field, match):
@@ -245,7 +280,7 @@ def test_scenes_of_another_size_or_without_what_is_needed_are_refused():
     with pytest.raises(ValueError, match="give depth"):
         known_of([replace(scene, environment=None)], replace(TINY, environment=True))
     with pytest.raises(ValueError, match="a painter needs the moved prior"):
-        known_of([replace(scene, prior_rgb=None)], replace(TINY, prior=True, attention="full"))
+        known_of([replace(scene, prior_rgb=None)], PAINTER)
 
 
 # ---------------------------------------------------------------------- as a world
@@ -269,6 +304,24 @@ def test_as_a_world_it_keeps_the_picture_s_size_and_the_robot_s_points(tmp_path:
     (tmp_path / "direct.safetensors").write_bytes((tmp_path / "direct.safetensors").read_bytes()[:-8])
     with pytest.raises(ValueError, match="is damaged"):
         load_direct(tmp_path / "direct.safetensors")
+
+
+def test_without_a_sensor_the_first_pointmap_is_guessed(monkeypatch):
+    image, control = a_control()
+    asked = []
+
+    def guessed(rgb, part, eyes, *, told):
+        asked.append(rgb.shape)
+        return np.full(rgb.shape[:3], 1.5, np.float32)
+
+    monkeypatch.setattr(direct, "reconstructed", guessed)
+    world = DirectWorld(DiffusionNet(TINY))
+    made = world.simulate(image, control)
+    assert asked == [(1, *image.shape)]
+    free = ~control.mask
+    np.testing.assert_allclose(made.clip.pointmap.depth[free], 1.5, atol=1e-3)
+    DirectWorld(DiffusionNet(replace(TINY, environment=False))).simulate(image, control)
+    assert len(asked) == 1
 
 
 def test_shorter_signals_wait_and_longer_ones_are_refused():

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kinema4d.world.small.diffusion_config import ACTION, WORDS, DiffusionConfig
+from kinema4d.world.small.diffusion_config import ACTION, MIXED, STRIDE, WORDS, DiffusionConfig, manner
+from kinema4d.world.small.pixels import Copies, PixelHead, touched_pixels, touches
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +34,10 @@ class Known:
     """[b,n,3] time, row and column of every token, [b,n] its domain in the last: [b,n,4] integers."""
     hints: Tensor
     """[b,k,...] what is read by cross-attention: robot patches, actions, or numbers of words."""
+    told: str
+    """Which of these."""
+    reach: Tensor | None = None
+    """[b,times,frames,k,2] how near the robot is, and has come, to each place of the first frame; None where nobody knows."""
 
 
 def rotary(where: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -95,33 +100,6 @@ class Block(nn.Module):
         return x + g2 * self.mlp(self.norms[2](x) * (1 + a2) + b2)
 
 
-class PixelHead(nn.Module):
-    """What a VAE's decoder is to the paper: from a token and what is known of each of its pixels to their values. A token cannot
-    hold the outline of a robot in hundreds of pixels, and need not: each pixel knows whether it shows one, and the token
-    says what to make of it."""
-
-    def __init__(self, config: DiffusionConfig) -> None:
-        super().__init__()
-        self.shape = (1 + 3 * config.stacked, config.detail)
-        inputs = 3 * (4 if config.prior else 3) * config.domains + (2 if config.prior else 1)
-        self.weight = nn.Parameter(torch.randn(config.detail, inputs) * inputs**-0.5)
-        self.place = nn.Parameter(0.1 * torch.randn(config.detail, config.pixels))
-        self.shift = nn.Linear(config.channels, config.detail)
-        self.mix = nn.Linear(config.channels, self.shape[0] * self.shape[1])
-        nn.init.zeros_(self.mix.weight)
-        nn.init.zeros_(self.mix.bias)
-
-    def forward(self, y: Tensor, planes: list[Tensor], coarse: Tensor) -> Tensor:
-        """Tokens [b,n,c], what is known of their pixels, [b,n,channels*pixels] each, and the token's own answer: how much of that
-        each pixel leaves out (the ground behind a robot), and what it has instead."""
-        x = torch.cat([p.unflatten(-1, (-1, self.place.shape[1])) for p in planes], 2).flatten(0, 1)
-        shift, mix = self.shift(y).flatten(0, 1)[..., None], self.mix(y).flatten(0, 1).unflatten(-1, self.shape)
-        hidden = torch.relu(torch.baddbmm(shift + self.place, self.weight.expand(len(x), -1, -1), x))
-        out = torch.bmm(mix, hidden).unflatten(0, y.shape[:2])
-        coarse = coarse.unflatten(-1, (-1, out.shape[-1]))
-        return (coarse * (1 - out[:, :, :1]) + out[:, :, 1:]).flatten(2)
-
-
 class DiffusionNet(nn.Module):
     """From a noisy clip and what is known of it to the clip."""
 
@@ -134,13 +112,18 @@ class DiffusionNet(nn.Module):
         self.mask = nn.Linear(pixels, c)
         self.prior = nn.Linear(3 * pixels * s + pixels, c) if config.prior else None
         self.domain = nn.Parameter(0.02 * torch.randn(config.domains, c))
-        inputs = {"embedding": ACTION * config.patch[0], "none": 1}.get(config.control, 3 * pixels)
-        self.hint = nn.Embedding(WORDS, c) if config.control == "text" else nn.Linear(inputs, c)
+        every = MIXED if config.control == "mixed" else (config.control,)
+        inputs = {"actions": ACTION * config.patch[0], "nothing": 1, "patches": 3 * pixels}
+        self.hint = nn.ModuleDict(
+            {n: nn.Embedding(WORDS, c) if n == "words" else nn.Linear(inputs[n], c) for n in sorted({*map(manner, every)})}
+        )
         self.time = nn.Sequential(nn.Linear(64, c), nn.SiLU(), nn.Linear(c, c))
         self.blocks = nn.ModuleList(Block(c, config.heads, 3 + i % 2) for i in range(config.layers))
         self.norm, self.out = nn.LayerNorm(c), nn.Linear(c, 3 * pixels * s)
         self.pixels = PixelHead(config) if config.detail else None
-        for layer in (self.robot, self.out):
+        self.copies = Copies(config) if config.copies else None
+        self.touch = nn.Linear(2 * pixels // STRIDE**2, c) if config.touches else None
+        for layer in (self.robot, self.out, *([self.touch] if self.touch else [])):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
 
@@ -151,6 +134,10 @@ class DiffusionNet(nn.Module):
     def forward(self, x: Tensor, known: Known, time: Tensor) -> Tensor:
         """Noisy tokens [b,n,3*pixels] at ``time`` [b] of the flow, 0 noise to 1 clip: the tokens of the clip, as what is
         added to the prior, else to the first frame."""
+        return self.traced(x, known, time)[0]
+
+    def traced(self, x: Tensor, known: Known, time: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The same, and from where in the first frame it copied (:meth:`Copies.near`)."""
         angle = 1000.0 * time[:, None] * torch.exp(-9.2 * torch.arange(32) / 32)
         t = self.time(torch.cat([angle.cos(), angle.sin()], -1))
         x = x * (4 * time).clamp(max=1)[:, None, None]  # nothing but noise is nothing to look at
@@ -159,7 +146,10 @@ class DiffusionNet(nn.Module):
             assert known.prior is not None
             y = y + self.prior(known.prior)
         y = y + self.domain[known.where[..., 3]]
-        hints, around = self.hint(known.hints), rotary(known.where, self.config.channels // self.config.heads)
+        touched = None if known.reach is None or self.touch is None else touches(known.reach, self.config)
+        if self.touch is not None and touched is not None:
+            y = y + self.touch(touched).repeat(1, len(self.domain) // self.config.stacked, 1)
+        hints, around = self.hint[known.told](known.hints), rotary(known.where, self.config.channels // self.config.heads)
         _, rows, columns = self.config.grid
         times = y.shape[1] // (len(self.domain) // self.config.stacked * rows * columns)
         grid = (times, rows * columns) if self.config.attention == "split" else None
@@ -168,9 +158,17 @@ class DiffusionNet(nn.Module):
         base = known.first if known.prior is None else known.prior[..., : x.shape[-1]]
         y = self.norm(y)
         if self.pixels is None:
-            return base + self.out(y)
-        planes = [x, known.first, known.robot] + ([base] if known.prior is not None else [])
-        if self.config.domains > self.config.stacked:  # side by side: a pixel sees both of its halves
+            return base + self.out(y), None
+        planes, copied, near = [x, known.first, known.robot] + ([base] if known.prior is not None else []), None, None
+        aside = self.config.domains > self.config.stacked
+        if self.copies is not None:
+            seen = known.first.unflatten(1, (-1, times, rows * columns))[:, :, 0]
+            near, values = self.copies.near(y.chunk(2, 1)[0] if aside else y, seen.transpose(1, 2).flatten(2), known.reach)
+            copied = torch.cat([self.copies(near, v) for v in values.chunk(len(seen[0]), -1)], 1)
+        if aside:  # side by side: a pixel sees both of its halves
             planes = [torch.cat(p.chunk(2, 1), -1).repeat(1, 2, 1) for p in planes]
         once = [known.mask] + ([known.prior[..., x.shape[-1] :]] if known.prior is not None else [])
-        return self.pixels(y, planes + once, base + self.out(y))
+        if self.touch is not None:
+            felt = known.mask.new_zeros(*known.mask.shape[:2], 2 * self.config.pixels)
+            once.append(felt if touched is None else touched_pixels(touched, self.config).repeat(1, len(y[0]) // len(touched[0]), 1))
+        return self.pixels(y, planes + once, base + self.out(y), copied), near

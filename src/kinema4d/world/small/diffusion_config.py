@@ -7,6 +7,12 @@ from typing import Literal
 
 CONTROLS = ("pointmap", "pointmap+rgb", "rgb", "mask", "depth", "embedding", "text", "none")
 """What may tell the model of the robot (Tables 4 and VI)."""
+MIXED = ("pointmap", "pointmap+rgb", "rgb", "mask", "embedding", "text")
+"""What ``mixed`` is: a model that every batch tells in another of these ways, for all of them to start from."""
+TOLD = ("pointmap", "pointmap+rgb", "depth", "mixed")
+"""Those that tell of the robot's geometry."""
+STRIDE = 2
+"""Pixels between the places of the first frame that may be copied, or touched."""
 ACTION = 10
 """Numbers of an action embedding per frame: hand position, the first two columns of its rotation, opening."""
 WORDS, LONGEST = 1024, 16
@@ -35,8 +41,10 @@ class DiffusionConfig:
     """Width of the head that finishes each pixel by what is known of it; 0 for none."""
     attention: Literal["full", "split"] = "split"
     """Over the whole clip at once (the paper's), or by turns over each time and each place, at half the cost."""
+    copies: int = 2
+    """Patches of the first frame that each patch may have pixels of; 0 for none. Needs ``detail``."""
     control: str = "pointmap"
-    """What tells of the robot, one of ``CONTROLS``."""
+    """What tells of the robot, one of ``CONTROLS``, or ``mixed``."""
     output: Literal["4d", "2d"] = "4d"
     """Colour and pointmap, or colour alone."""
     layout: Literal["width", "channel"] = "width"
@@ -45,8 +53,11 @@ class DiffusionConfig:
     """Of the robot."""
     soft_ratio: float = 0.1
     """Share of the robot's positions at which a soft mask says 0.5."""
-    environment: bool = False
-    """Also the first frame's pointmap of the whole scene (Table VI, ``add env. pm``)."""
+    environment: bool = True
+    """Also the first frame's pointmap of the whole scene (Table VI, ``add env. pm``): a small model cannot guess a room to the
+    centimetre, and what stands still need not be guessed."""
+    contact: bool = True
+    """Also how near the robot comes to each place of the first frame: what a 4D control can tell, where both pointmaps are known."""
     prior: bool = False
     """Painter: also the moved prior, which the answer is a correction of."""
 
@@ -55,14 +66,23 @@ class DiffusionConfig:
         if (self.frames - 1) % t or self.height % h or self.width % w:
             size = f"{self.frames}x{self.height}x{self.width} cannot be cut into patches of {t}x{h}x{w}"
             raise ValueError(f"{size}: frames must be 1 + a multiple of {t}, rows of {h}, columns of {w}")
-        if self.control not in CONTROLS:
-            raise ValueError(f"unknown control {self.control!r}; known are {', '.join(CONTROLS)}")
+        if self.control not in (*CONTROLS, "mixed"):
+            raise ValueError(f"unknown control {self.control!r}; known are {', '.join(CONTROLS)} and mixed")
         if self.channels % self.heads or (self.channels // self.heads) % 2:
             raise ValueError(f"{self.channels} channels cannot be shared by {self.heads} heads in pairs")
         if self.prior and self.attention == "split":
             raise ValueError("a painter works on some tokens only, which split attention cannot: use attention='full'")
+        if self.copies and (self.prior or not self.detail):
+            raise ValueError(f"{self.copies} copies need a head per pixel (detail) and no prior: use copies=0")
+        if (self.copies or self.contact) and not self.prior and (h % 4 or w % 4):
+            raise ValueError(f"copies and contact need patches of a multiple of 4 rows and columns, got {h}x{w}")
         if not 0 <= self.soft_ratio <= 1:
             raise ValueError(f"soft_ratio must be between 0 and 1, got {self.soft_ratio}")
+
+    @property
+    def touches(self) -> bool:
+        """Whether it is told of contacts."""
+        return self.contact and self.environment and not self.prior and self.control in TOLD
 
     @property
     def grid(self) -> tuple[int, int, int]:
@@ -85,3 +105,8 @@ class DiffusionConfig:
         """Of a patch."""
         t, h, w = self.patch
         return t * h * w
+
+
+def manner(control: str) -> str:
+    """In which form a control is read by cross-attention."""
+    return {"embedding": "actions", "text": "words", "none": "nothing"}.get(control, "patches")

@@ -19,15 +19,17 @@ from PIL import Image
 
 from kinema4d.geometry.camera import unproject
 from kinema4d.types import Camera, Clip, Control, Pointmap, Rollout
+from kinema4d.world.frames import window
 from kinema4d.world.protocol import check_view
 from kinema4d.world.small.machine import guard
 
 guard()
 
 from kinema4d.world.small.diffusion import DiffusionNet  # noqa: E402
-from kinema4d.world.small.diffusion_config import ACTION, DiffusionConfig  # noqa: E402
+from kinema4d.world.small.diffusion_config import ACTION, TOLD, DiffusionConfig  # noqa: E402
 from kinema4d.world.small.look import Eyes, View, guess  # noqa: E402
 from kinema4d.world.small.patches import STEPS, Scene, clip_of, known_of, sample, scale_of  # noqa: E402
+from kinema4d.world.small.pixels import PixelHead  # noqa: E402
 from kinema4d.world.weights_file import fill_in, read_weights, write_weights  # noqa: E402
 
 SHIPPED = Path(__file__).parent / "weights" / "direct.safetensors"
@@ -35,8 +37,6 @@ SHIPPED = Path(__file__).parent / "weights" / "direct.safetensors"
 FORMAT = "kinema4d small direct 1"
 """What a file says it is."""
 AGAIN = "train one with kinema4d train --preset small-direct"
-TOLD = ("pointmap", "pointmap+rgb", "depth")
-"""Controls that tell of the robot's geometry."""
 SAME, OTHER = 6.0, 18.0
 """Colours that differ less from the first frame are taken as unchanged, more as changed, of 255."""
 
@@ -84,7 +84,7 @@ class DirectWorld:
         past: Memory | None = None,
     ) -> Rollout:
         """The future of ``image`` under ``control``, one sample by ``seed``. ``depth`` is used where nothing changes, and by
-        models that want the first frame's pointmap; ``text`` by models that are told by text. ``past`` is the ``state`` of the
+        models that want the first frame's pointmap, for which it is guessed where it is not given; ``text`` by models that are told by text. ``past`` is the ``state`` of the
         rollout whose last frame ``image`` is: what looks as it did in the very first frame keeps those pixels."""
         config, count = self.net.config, len(control)
         if count > config.frames:
@@ -93,6 +93,9 @@ class DirectWorld:
                 "which goes on in chunks"
             )
         has_depth = check_view(image, control, depth)
+        if config.environment and not has_depth.any():
+            depth = reconstructed(image[None], window(control, slice(0, 1)), self.eyes, told=True)[0]
+            has_depth = depth > 0
         scene = scene_of(image, control, config, depth=depth if has_depth.any() else None, text=text)
         tokens = sample(self.net, known_of([scene], config, seed=seed), steps=steps, seed=seed)
         rgb, points = clip_of(tokens, scale_of(scene), config)
@@ -146,11 +149,12 @@ def small(image: UInt8[np.ndarray, "h w 3"], height: int, width: int) -> UInt8[n
 
 
 def actions_of(control: Control) -> Float32[np.ndarray, "t 10"]:
-    """What a policy would call the action: position and turn of the hand, and how far its fingers are apart."""
+    """What a policy would call the action: position and turn of the hand before the first camera, and how far its fingers
+    are apart."""
     palms = [s for s in control.solids if s.role == "palm"] or list(control.solids[-1:])
     out = np.zeros((len(control), ACTION), np.float32)
     if palms:
-        T = palms[0].Ts_world_link
+        T = np.linalg.inv(control.camera.poses(1)[0]) @ palms[0].Ts_world_link
         out[:, :3], out[:, 3:9] = T[:, :3, 3], T[:, :3, :2].transpose(0, 2, 1).reshape(-1, 6)
     fingers = [
         s.Ts_world_link[:, :3, 3] + s.Ts_world_link[:, :3, :3] @ s.vertices.mean(0)
@@ -222,6 +226,11 @@ def enlarged(
 # ---------------------------------------------------------------------- files
 
 
+def config_of(fields: Mapping[str, Any]) -> DiffusionConfig:
+    """A configuration as a file has it."""
+    return DiffusionConfig(**{**fields, "patch": tuple(fields["patch"])})
+
+
 def save_direct(path: str | Path, net: DiffusionNet, about: dict[str, Any]) -> str:
     """Write a network in float16 with its configuration; returns its hash."""
     state = {f"net.{k}": v for k, v in net.state_dict().items()}
@@ -248,7 +257,7 @@ def load_painter(path: str | Path) -> DiffusionNet:
 
 def _read(path: str | Path) -> tuple[DiffusionNet, dict[str, Any]]:
     state, config, about = read_weights(path, FORMAT, AGAIN)
-    net = DiffusionNet(DiffusionConfig(**{**config, "patch": tuple(config["patch"])}))
+    net = DiffusionNet(config_of(config))
     fill_in({"net": net}, state, path, AGAIN)
     return net, about
 
@@ -267,6 +276,10 @@ def start_from(net: DiffusionNet, path: str | Path) -> list[str]:
     theirs = {n.removeprefix("net."): v.float() for n, v in state.items()}
     if "domain" in theirs:  # a model of colour alone has the first of two
         theirs["domain"] = theirs["domain"][: len(own["domain"])]
+    have, want = (PixelHead.inputs(c) for c in (config_of(config), net.config))
+    if "pixels.weight" in theirs and set(want) <= set(have):
+        theirs["pixels.weight"] = theirs["pixels.weight"][:, [have.index(n) for n in want]]
     fits = {n: v for n, v in theirs.items() if n in own and own[n].shape == v.shape}
     net.load_state_dict(fits, strict=False)
     return sorted(own.keys() - fits.keys())
+

@@ -11,18 +11,24 @@ from itertools import pairwise
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32, UInt8
+from scipy.spatial import cKDTree
 from torch import Tensor
 from torch.nn import functional as F
 
 from kinema4d.types import Pointmap
 from kinema4d.world.condition import Normalisation, normalisation, soft_mask
 from kinema4d.world.small.diffusion import DiffusionNet, Known
-from kinema4d.world.small.diffusion_config import ACTION, LONGEST, WORDS, DiffusionConfig
+from kinema4d.world.small.diffusion_config import ACTION, LONGEST, MIXED, STRIDE, WORDS, DiffusionConfig, manner
 
-STEPS = 4
+STEPS = 2
 """Of the flow, by default."""
 SHIFT = 6.0
 """Times of the flow crowd at its start: a patch has hundreds of pixels, and their mean is seen through much noise."""
+
+TOUCH_M, FAR_M = 0.03, 0.15
+"""Of contacts: what is so far away feels a third, and from so far on nothing, metres."""
+TAUGHT = 0.03
+"""How much it counts to copy things from where they were, beside the flow."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,6 +49,8 @@ class Scene:
     """Unit of length, where these frames are some of a longer clip."""
     environment: Pointmap | None = None
     """One frame: the whole scene at the first."""
+    reach: UInt8[np.ndarray, "t _ _ 2"] | None = None
+    """:func:`reach_of` it, where that is known already."""
     prior_rgb: UInt8[np.ndarray, "t h w 3"] | None = None
     """The moved prior."""
     prior_points: Pointmap | None = None
@@ -117,10 +125,12 @@ def words(text: str) -> list[int]:
 
 def known_of(scenes: Sequence[Scene], config: DiffusionConfig, *, seed: int = 0) -> Known:
     """What a model with this configuration may know of these scenes, as all of its tokens."""
+    if config.control == "mixed":
+        raise ValueError(f"a mixed model is told in one of several ways, say which as control: {', '.join(MIXED)}")
     rows = [_known(scene, config, seed + i) for i, scene in enumerate(scenes)]
     stack = lambda name: torch.stack([getattr(r, name)[0] for r in rows])  # noqa: E731
     prior = stack("prior") if config.prior else None
-    return Known(stack("first"), stack("robot"), stack("mask"), prior, stack("where"), stack("hints"))
+    return Known(stack("first"), stack("robot"), stack("mask"), prior, stack("where"), stack("hints"), manner(config.control), stack("reach") if config.touches else None)
 
 
 def _known(scene: Scene, config: DiffusionConfig, seed: int) -> Known:
@@ -156,7 +166,36 @@ def _known(scene: Scene, config: DiffusionConfig, seed: int) -> Known:
         given,
         positions(config)[None],
         _hints(scene, config, tokens(shape if config.control != "rgb" else colour)),
+        manner(config.control),
+        _reach(scene, config),
     )
+
+
+def _reach(scene: Scene, config: DiffusionConfig) -> Tensor | None:
+    """[1,times,frames,k,2] what :func:`reach_of` says, in groups of frames."""
+    if not config.touches:
+        return None
+    found = scene.reach
+    if found is None:
+        assert scene.environment is not None  # checked with the first frame's pointmap
+        found = reach_of(scene.robot, scene.environment)
+    p = config.patch[0]
+    every = torch.from_numpy(np.concatenate([np.repeat(found[:1], p, axis=0), found[1:]])).float() / 255
+    return every.flatten(1, 2).unflatten(0, (-1, p))[None]
+
+
+def reach_of(robot: Pointmap, environment: Pointmap) -> UInt8[np.ndarray, "t _ _ 2"]:
+    """How near the robot's visible surface is to what every second pixel of the first frame shows, 255 where it touches, falling
+    to a third in ``TOUCH_M``; and how near it has come until then."""
+    places = environment.points[0, ::STRIDE, ::STRIDE]
+    seen = environment.valid[0, ::STRIDE, ::STRIDE]
+    near = np.zeros((len(robot.valid), *seen.shape), np.float32)
+    for t, there in enumerate(robot.valid):
+        if there.any() and seen.any():
+            tree = cKDTree(robot.points[t][there])
+            near[t][seen] = np.exp(-tree.query(places[seen], distance_upper_bound=FAR_M)[0] / TOUCH_M)
+    both = np.stack([near, np.maximum.accumulate(near, axis=0)], axis=-1)
+    return (255 * both).round().astype(np.uint8)
 
 
 def _everywhere(tokens: Tensor, config: DiffusionConfig) -> Tensor:
@@ -223,13 +262,20 @@ def target_of(
     return domains(_tokens(rgb / 127.5 - 1, config), _tokens(unit(points, scale), config), config)
 
 
-def flow_loss(net: DiffusionNet, known: Known, target: Tensor, weight: Tensor) -> Tensor:
+def flow_loss(net: DiffusionNet, known: Known, target: Tensor, weight: Tensor, source: Tensor | None = None) -> Tensor:
     """Where does the flow end that is on a straight line from noise to the clip? ``weight`` [b,n,...] says how much
-    each value counts. Half of the clips start at nothing but noise, which is where every sample starts and few steps end."""
+    each value counts. Half of the clips start at nothing but noise, which is where every sample starts and few steps end.
+    ``source`` [b,m,frames] teaches the first copy of each token where to look in the first frame, -1 where it is free."""
     time = shifted(torch.rand(len(target))) * (torch.rand(len(target)) > 0.5)
     x = time[:, None, None] * target + (1 - time[:, None, None]) * torch.randn_like(target)
-    error = (net(x, known, time) - target).square()
-    return (error * weight).sum() / weight.sum().clamp(min=1.0)
+    made, near = net.traced(x, known, time)
+    loss = ((made - target).square() * weight).sum() / weight.sum().clamp(min=1.0)
+    if source is None or near is None:
+        return loss
+    own = near.unflatten(1, (*source.shape[1:], -1))[:, :, :, 0]
+    there = source >= 0
+    right = own.gather(-1, source.clamp(min=0)[..., None])[..., 0]
+    return loss - TAUGHT * (right.clamp(min=1e-6).log() * there).sum() / there.sum().clamp(min=1)
 
 
 def shifted(time: Tensor) -> Tensor:
