@@ -111,7 +111,18 @@ def test_a_model_of_colour_alone_starts_with_what_colour_is_made_of(tmp_path: Pa
     assert base.pixels is not None
     assert net.pixels is not None
     own = base.pixels.weight.detach().half().float()
-    picks = [0, 1, 2, 6, 7, 8, 15, 16, 17, *range(18, own.shape[1])]  # colour of three, points of the robot, and the rest
+    picks = [
+        0,
+        1,
+        2,
+        6,
+        7,
+        8,
+        15,
+        16,
+        17,
+        *range(18, own.shape[1]),
+    ]  # colour of three, points of the robot, and the rest
     np.testing.assert_array_equal(net.pixels.weight.detach(), own[:, picks])
 
 

@@ -107,8 +107,8 @@ def test_a_tint_is_one_for_all_frames_and_for_the_robot(takes: list[direct_pack.
 
 def test_what_moved_is_carried_from_where_it_was(takes: list[direct_pack.Take]):
     """Pixels of a pushed thing, fetched from where the first frame has them, look as they do now."""
-    take = max(takes, key=lambda t: 0 if t.carried is None else int((t.carried[..., 0] != direct_pack.NOWHERE).sum()))
-    for take in (take, direct.mirrored(take)):
+    most = max(takes, key=lambda t: 0 if t.carried is None else int((t.carried[..., 0] != direct_pack.NOWHERE).sum()))
+    for take in (most, direct.mirrored(most)):
         assert take.carried is not None
         there = take.carried[..., 0] != direct_pack.NOWHERE
         assert there.any()

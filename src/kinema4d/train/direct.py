@@ -13,7 +13,6 @@ from kinema4d.train.direct_pack import NOWHERE, Take
 from kinema4d.world.small import painter
 from kinema4d.world.small.diffusion import DiffusionNet, Known
 from kinema4d.world.small.diffusion_config import MIXED, STRIDE, DiffusionConfig
-from kinema4d.world.small.pixels import Copies
 from kinema4d.world.small.patches import (
     Scene,
     clip_of,
@@ -26,6 +25,7 @@ from kinema4d.world.small.patches import (
     some,
     target_of,
 )
+from kinema4d.world.small.pixels import Copies
 
 MOVED, CHANGED = 4.0, 1.5
 """So much more counts what is nearer or further than before, and what only looks different; both without the robot. Much more,

@@ -14,8 +14,9 @@ from kinema4d.world.small import direct
 from kinema4d.world.small.diffusion import DiffusionNet
 from kinema4d.world.small.diffusion_config import CONTROLS, STRIDE, DiffusionConfig
 from kinema4d.world.small.direct import DirectWorld, Memory, enlarged, load_direct, save_direct, scene_of, small
-from kinema4d.world.small.pixels import KEY, Copies, _placed
 from kinema4d.world.small.patches import (
+    FAR_M,
+    TOUCH_M,
     Scene,
     clip_of,
     cut,
@@ -24,6 +25,7 @@ from kinema4d.world.small.patches import (
     joined,
     known_of,
     positions,
+    reach_of,
     sample,
     scale_of,
     some,
@@ -32,7 +34,7 @@ from kinema4d.world.small.patches import (
     unit,
     words,
 )
-
+from kinema4d.world.small.pixels import KEY, Copies, _placed, touched_pixels, touches
 
 PAINTER = replace(TINY, prior=True, attention="full", copies=0)
 
@@ -85,6 +87,32 @@ def test_what_is_told_by_other_means_does_not_leak(control):
     assert torch.equal(one.robot, other.robot)
     assert not one.mask.any()
     assert torch.equal(one.hints, other.hints) == (control == "none")
+    assert one.reach is None
+
+
+def test_contact_is_how_near_the_robot_has_come_to_what_was_there_first():
+    scene, *_ = a_scene()
+    assert scene.environment is not None
+    robot, places = scene.robot, scene.environment.points
+    found = reach_of(robot, scene.environment)
+    assert found.shape == (T, H // 2, W // 2, 2)
+    now, ever = found[..., 0].astype(int), found[..., 1].astype(int)
+    assert (ever >= now).all()
+    assert (np.diff(ever, axis=0) >= 0).all()
+    t, v, u = 3, 3, 2  # one place, the slow way
+    away = np.linalg.norm(robot.points[t][robot.valid[t]] - places[0, 2 * v, 2 * u], axis=-1).min()
+    assert now[t, v, u] == round(255 * np.exp(-away / TOUCH_M)) if away < FAR_M else now[t, v, u] == 0
+    assert now[0, 3, 5] == 255  # the robot itself is there at first
+    config = replace(TINY, control="pointmap")
+    told = known_of([scene], config).reach
+    assert told is not None
+    assert told.shape == (1, 3, 2, (H // 2) * (W // 2), 2)
+    np.testing.assert_allclose(told[0, 1, 1, :, 1].numpy().reshape(H // 2, W // 2), ever[2] / 255, atol=1e-6)
+    assert known_of([scene], replace(config, contact=False)).reach is None
+    own = touches(told, config)
+    assert own.shape == (1, 3 * 2 * 3, 2 * TINY.pixels // 4)
+    pixel = joined(touched_pixels(own, known_of([scene], config).mask, config).chunk(2, 1)[0], config, 2)[0]
+    np.testing.assert_allclose(pixel[2, ::2, ::2, 1].numpy(), ever[2] / 255, atol=1e-6)
 
 
 def test_before_training_it_repeats_what_it_starts_from_and_the_control_path_is_zero():

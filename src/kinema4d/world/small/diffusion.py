@@ -115,7 +115,10 @@ class DiffusionNet(nn.Module):
         every = MIXED if config.control == "mixed" else (config.control,)
         inputs = {"actions": ACTION * config.patch[0], "nothing": 1, "patches": 3 * pixels}
         self.hint = nn.ModuleDict(
-            {n: nn.Embedding(WORDS, c) if n == "words" else nn.Linear(inputs[n], c) for n in sorted({*map(manner, every)})}
+            {
+                n: nn.Embedding(WORDS, c) if n == "words" else nn.Linear(inputs[n], c)
+                for n in sorted({*map(manner, every)})
+            }
         )
         self.time = nn.Sequential(nn.Linear(64, c), nn.SiLU(), nn.Linear(c, c))
         self.blocks = nn.ModuleList(Block(c, config.heads, 3 + i % 2) for i in range(config.layers))
@@ -149,7 +152,8 @@ class DiffusionNet(nn.Module):
         touched = None if known.reach is None or self.touch is None else touches(known.reach, self.config)
         if self.touch is not None and touched is not None:
             y = y + self.touch(touched).repeat(1, len(self.domain) // self.config.stacked, 1)
-        hints, around = self.hint[known.told](known.hints), rotary(known.where, self.config.channels // self.config.heads)
+        hints = self.hint[known.told](known.hints)
+        around = rotary(known.where, self.config.channels // self.config.heads)
         _, rows, columns = self.config.grid
         times = y.shape[1] // (len(self.domain) // self.config.stacked * rows * columns)
         grid = (times, rows * columns) if self.config.attention == "split" else None
@@ -163,12 +167,12 @@ class DiffusionNet(nn.Module):
         aside = self.config.domains > self.config.stacked
         if self.copies is not None:
             seen = known.first.unflatten(1, (-1, times, rows * columns))[:, :, 0]
-            near, values = self.copies.near(y.chunk(2, 1)[0] if aside else y, seen.transpose(1, 2).flatten(2), known.reach)
+            colour = y.chunk(2, 1)[0] if aside else y
+            near, values = self.copies.near(colour, seen.transpose(1, 2).flatten(2), known.reach)
             copied = torch.cat([self.copies(near, v) for v in values.chunk(len(seen[0]), -1)], 1)
         if aside:  # side by side: a pixel sees both of its halves
             planes = [torch.cat(p.chunk(2, 1), -1).repeat(1, 2, 1) for p in planes]
         once = [known.mask] + ([known.prior[..., x.shape[-1] :]] if known.prior is not None else [])
         if self.touch is not None:
-            felt = known.mask.new_zeros(*known.mask.shape[:2], 2 * self.config.pixels)
-            once.append(felt if touched is None else touched_pixels(touched, self.config).repeat(1, len(y[0]) // len(touched[0]), 1))
+            once.append(touched_pixels(touched, known.mask, self.config))
         return self.pixels(y, planes + once, base + self.out(y), copied), near

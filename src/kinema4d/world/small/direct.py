@@ -94,8 +94,8 @@ class DirectWorld:
             )
         has_depth = check_view(image, control, depth)
         if config.environment and not has_depth.any():
-            depth = reconstructed(image[None], window(control, slice(0, 1)), self.eyes, told=True)[0]
-            has_depth = depth > 0
+            guessed = reconstructed(image[None], window(control, slice(0, 1)), self.eyes, told=True)[0]
+            depth, has_depth = guessed, guessed > 0
         scene = scene_of(image, control, config, depth=depth if has_depth.any() else None, text=text)
         tokens = sample(self.net, known_of([scene], config, seed=seed), steps=steps, seed=seed)
         rgb, points = clip_of(tokens, scale_of(scene), config)
@@ -282,4 +282,3 @@ def start_from(net: DiffusionNet, path: str | Path) -> list[str]:
     fits = {n: v for n, v in theirs.items() if n in own and own[n].shape == v.shape}
     net.load_state_dict(fits, strict=False)
     return sorted(own.keys() - fits.keys())
-

@@ -31,7 +31,16 @@ CHANGED_COLOR, CHANGED_M = 6, 0.01
 
 def painter_config(**fields: object) -> DiffusionConfig:
     """A painter of the usual size."""
-    usual = {"height": 96, "width": 144, "channels": 128, "layers": 4, "heads": 4, "prior": True, "attention": "full", "copies": 0}
+    usual = {
+        "height": 96,
+        "width": 144,
+        "channels": 128,
+        "layers": 4,
+        "heads": 4,
+        "prior": True,
+        "attention": "full",
+        "copies": 0,
+    }
     return DiffusionConfig(**{**usual, **fields})  # type: ignore[arg-type]
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32, UInt8
-from scipy.spatial import cKDTree
+from scipy.spatial import KDTree
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -130,7 +130,16 @@ def known_of(scenes: Sequence[Scene], config: DiffusionConfig, *, seed: int = 0)
     rows = [_known(scene, config, seed + i) for i, scene in enumerate(scenes)]
     stack = lambda name: torch.stack([getattr(r, name)[0] for r in rows])  # noqa: E731
     prior = stack("prior") if config.prior else None
-    return Known(stack("first"), stack("robot"), stack("mask"), prior, stack("where"), stack("hints"), manner(config.control), stack("reach") if config.touches else None)
+    return Known(
+        stack("first"),
+        stack("robot"),
+        stack("mask"),
+        prior,
+        stack("where"),
+        stack("hints"),
+        manner(config.control),
+        stack("reach") if config.touches else None,
+    )
 
 
 def _known(scene: Scene, config: DiffusionConfig, seed: int) -> Known:
@@ -192,7 +201,7 @@ def reach_of(robot: Pointmap, environment: Pointmap) -> UInt8[np.ndarray, "t _ _
     near = np.zeros((len(robot.valid), *seen.shape), np.float32)
     for t, there in enumerate(robot.valid):
         if there.any() and seen.any():
-            tree = cKDTree(robot.points[t][there])
+            tree = KDTree(robot.points[t][there])
             near[t][seen] = np.exp(-tree.query(places[seen], distance_upper_bound=FAR_M)[0] / TOUCH_M)
     both = np.stack([near, np.maximum.accumulate(near, axis=0)], axis=-1)
     return (255 * both).round().astype(np.uint8)

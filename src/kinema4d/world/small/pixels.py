@@ -71,11 +71,14 @@ def touches(reach: Tensor, config: DiffusionConfig) -> Tensor:
     return x.permute(0, 1, 3, 5, 7, 2, 4, 6).flatten(4).flatten(1, 3)
 
 
-def touched_pixels(touched: Tensor, config: DiffusionConfig) -> Tensor:
-    """The same for every pixel: [b,n,2*pixels]."""
+def touched_pixels(touched: Tensor | None, mask: Tensor, config: DiffusionConfig) -> Tensor:
+    """The same for every pixel of every token: [b,n,2*pixels] beside ``mask`` [b,n,pixels]; zero where it is not known."""
     p, h, w = config.patch
+    if touched is None:
+        return mask.new_zeros(*mask.shape[:2], 2 * config.pixels)
     x = touched.unflatten(-1, (2, p, h // STRIDE, w // STRIDE))
-    return x.repeat_interleave(STRIDE, -1).repeat_interleave(STRIDE, -2).flatten(2)
+    x = x.repeat_interleave(STRIDE, -1).repeat_interleave(STRIDE, -2).flatten(2)
+    return x.repeat(1, mask.shape[1] // x.shape[1], 1)
 
 
 def _grid(rows: int, columns: int, step: int, across: int, top: int, left: int) -> Tensor:
@@ -111,7 +114,9 @@ class PixelHead(nn.Module):
     def inputs(config: DiffusionConfig) -> list[str]:
         """What is known of a pixel, by name, in this order."""
         kinds = ("colour", "points")[: config.domains]
-        told = kinds if config.domains > 1 else ("points",)  # where only colour is made, the robot is told by its points all the same
+        told = (
+            kinds if config.domains > 1 else ("points",)
+        )  # where only colour is made, the robot is told by its points all the same
         planes = [("noisy", kinds), ("first", kinds), ("robot", told), *([("prior", kinds)] if config.prior else [])]
         names = [f"{name} {kind} {i}" for name, every in planes for kind in every for i in range(3)]
         names += ["mask", *(["known"] if config.prior else []), *(["near", "touched"] if config.touches else [])]
