@@ -16,6 +16,7 @@ from kinema4d.cli.control import control
 from kinema4d.cli.curate import curate
 from kinema4d.cli.data_doctor import doctor as data_doctor
 from kinema4d.cli.doctor import doctor
+from kinema4d.cli.encode import encode
 from kinema4d.cli.evaluate import evaluate
 from kinema4d.cli.export import export
 from kinema4d.cli.generate import generate
@@ -48,6 +49,7 @@ COMMANDS: dict[str, Any] = {
         "split": split,
         "stats": stats,
         "shards": shards,
+        "encode": encode,
         "export": export,
     },
 }

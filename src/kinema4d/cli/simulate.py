@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kinema4d.cli.console import Clock, warn
 from kinema4d.cli.console import provenance as record
+from kinema4d.world.wan.options import Sampling, Setup
 
 if TYPE_CHECKING:
     import numpy as np
 
     from kinema4d.types import Control, Episode, Rollout
+
+SETUP, SAMPLING = Setup(), Sampling()
 
 
 def simulate(
@@ -33,6 +36,10 @@ def simulate(
     world: str = "small",
     mover: Literal["engine", "flow"] | None = None,
     painter: Path | None = None,
+    weights: Path | None = None,
+    adapter: Path | None = None,
+    wan: Setup = SETUP,
+    sampling: Sampling = SAMPLING,
     steps: int | None = None,
     text: str | None = None,
     seed: int = 0,
@@ -63,12 +70,16 @@ def simulate(
         predict_depth: With --episode: do not use its depth.
         parts: Label image (png, 0 = nothing) that says which pixels are one part, e.g. from SAM.
         support: Height of the table in the world, metres, where it is known.
-        world: static, small, small-motion (unpainted), small-direct (the diffusion transformer alone), or a .safetensors file
-            of small or small-direct.
+        world: static, small, small-motion (unpainted), small-direct (the diffusion transformer alone), wan (the paper's own model),
+            or a .safetensors file of small or small-direct.
         mover: Who moves the parts: the rigid-body engine alone, or the learned flow that corrects it; default is the flow
             where the weights have one.
         painter: Network that corrects what small draws (kinema4d train --preset small-paint).
-        steps: Of the flow of small-direct, default 4.
+        weights: Of the world wan: the folder of Wan2.1-I2V-14B-480P as diffusers has it.
+        adapter: Of the world wan: folder of a LoRA and what goes with it (Kinema4D's release, 4DNeX, or of your own training).
+        wan: How the world wan is put on this machine.
+        sampling: How the world wan is sampled.
+        steps: Of the flow of small-direct, default 2.
         text: Instruction, for a small-direct that is told by text; default that of the episode.
         seed: Of what a picture does not tell.
         samples: More than one: draw that many futures, seeds SEED, SEED + 1, ..., into folders of their own.
@@ -108,7 +119,7 @@ def simulate(
             )  # fmt: skip
         if samples > 1 and world == "static":
             raise ValueError("the static world has only one future: leave out --samples")
-        maker = load_world(world, painter=painter)
+        maker = load_world(world, painter=painter, weights=weights, adapter=adapter, setup=wan, sampling=sampling)
         sees = hasattr(maker, "see")  # worlds of parts; the others know only pixels
         if not sees and (mover is not None or parts is not None or support is not None):
             raise ValueError(
@@ -127,7 +138,7 @@ def simulate(
             options["labels"] = _labels(parts)
         clock.lap("load")
         clock.say("simulating (the first run on a machine compiles for about 20 s)")
-        names = ("image", "depth", "robot", "actions", "camera", "episode", "parts", "support", "world", "mover", "painter", "steps", "text", "seed", "samples", "chunk")  # fmt: skip
+        names = ("image", "depth", "robot", "actions", "camera", "episode", "parts", "support", "world", "mover", "painter", "weights", "adapter", "steps", "text", "seed", "samples", "chunk")  # fmt: skip
         config = record("simulate", locals(), names)["config"]
         config = {k: str(v) if isinstance(v, Path) else v for k, v in config.items()}
         made: list[tuple[Path, Rollout]] = []

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from kinema4d.cli.progress import bar
+from kinema4d.train.wan_plan import WanPlan
 from kinema4d.world.small.diffusion_config import DiffusionConfig
 
+WAN = WanPlan()
+"""Of wan-lora."""
 DIRECT = DiffusionConfig()
 """The model of small-direct."""
 
@@ -15,7 +19,14 @@ DIRECT = DiffusionConfig()
 def train(
     *,
     preset: Literal[
-        "small", "small-segment", "small-complete", "small-blind", "small-move", "small-direct", "small-paint"
+        "small",
+        "small-segment",
+        "small-complete",
+        "small-blind",
+        "small-move",
+        "small-direct",
+        "small-paint",
+        "wan-lora",
     ]
     | None = None,
     ablation: Literal["table4", "table6"] | None = None,
@@ -34,8 +45,12 @@ def train(
     steps: int | None = None,
     workers: int = 2,
     threads: int | None = None,
+    weights: Path | None = None,
+    adapter: Path | None = None,
+    variant: Literal["act", "pmcond"] = "act",
+    wan: WanPlan = WAN,
 ) -> None:
-    """Train the small world, or one network of it. A run that was interrupted goes on: give the same command again.
+    """Train the small world, or one network of it, or an adapter of the paper's own model. A run that was interrupted goes on: give the same command again.
 
     Logs to OUT/log.jsonl, and to TensorBoard where that is installed.
 
@@ -43,7 +58,8 @@ def train(
         preset: small trains all networks that see, one after the other, and writes OUT/small.safetensors; small-move
             trains the correction of motions, and writes the same with it and the package's own eyes; small-direct
             trains the 4D diffusion transformer alone, and writes OUT/direct.safetensors; small-paint trains one that
-            corrects what small draws, and writes OUT/paint.safetensors.
+            corrects what small draws, and writes OUT/paint.safetensors; wan-lora trains an adapter of Wan2.1 on latents (kinema4d data
+            encode), with torchrun or accelerate launch on any number of GPUs.
         ablation: Instead of a preset, a table of the paper: trains its members with one budget from one start, judges them on
             --test, and writes OUT/table.md, table.json and plots.
         data: Folder of training pictures; what is missing of --scenes scenes is simulated and drawn into it first. For
@@ -65,6 +81,10 @@ def train(
         steps: Steps in all, instead of the preset's; of each member of an ablation (default 1000).
         workers: Processes that prepare data.
         threads: Cores to train on; default all.
+        weights: For wan-lora: the folder of Wan2.1-I2V-14B-480P as diffusers has it.
+        adapter: For wan-lora: adapter to start from (4DNeX's, Kinema4D's, your own); default from nothing.
+        variant: For wan-lora without an adapter that says so: told of the robot by colour and points, or by points alone.
+        wan: For wan-lora: how it is trained. --steps and --data (the folder of latents) are as everywhere.
     """
     from kinema4d.world.small.machine import guard
 
@@ -89,6 +109,11 @@ def train(
         _ablation(ablation, data, test, out, direct, members, steps or 1000, base_steps, test_episodes, workers)
         return
     assert preset is not None
+    if preset == "wan-lora":
+        _wan(data, out, weights, adapter, variant, wan if steps is None else replace(wan, steps=steps))
+        return
+    if weights is not None or adapter is not None:
+        raise ValueError(f"--weights and --adapter are for wan-lora, not for {preset}")
     if preset == presets.MOVE:
         _move(data, out, draws, steps, workers)
         return
@@ -110,6 +135,17 @@ def train(
             presets.assemble(out, file, about) if start is None else presets.replaced(start, preset, out, file, about)
         )
         print(f"{file}: sha256 {digest}")
+
+
+def _wan(data: Path, out: Path, weights: Path | None, adapter: Path | None, variant: Literal["act", "pmcond"], plan: WanPlan) -> None:  # fmt: skip
+    if weights is None:
+        raise ValueError("wan-lora needs --weights: the folder of Wan2.1-I2V-14B-480P as diffusers has it")
+    try:
+        from kinema4d.train.wan import train_adapter
+    except ImportError as error:
+        raise ValueError(f"wan-lora needs {error.name}: pip install 'kinema4d[wan]'") from None
+    folder = train_adapter(weights, data, out, plan, adapter=adapter, variant=variant, tell=_say)
+    print(f"{folder}: use it with kinema4d simulate --world wan --weights {weights} --adapter {folder}")
 
 
 def _move(data: Path, out: Path, draws: int, steps: int | None, workers: int) -> None:

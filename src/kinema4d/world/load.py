@@ -6,19 +6,34 @@ from pathlib import Path
 
 from kinema4d.world.protocol import World
 from kinema4d.world.static import StaticWorld
+from kinema4d.world.wan.options import Sampling, Setup
 
 WORLDS = {
     "static": "nothing answers: the honest baseline",
     "small": "see, move, paint: parts, rigid bodies and light, on a laptop",
     "small-motion": "the same without paint: what motion alone knows",
     "small-direct": "the paper's diffusion transformer alone, small",
+    "wan": "the paper's own model, Wan2.1-14B with its adapter: needs --weights, and a GPU to be of use",
 }
 """Every world that has a name."""
 
 
-def load_world(name: str | Path = "small", *, painter: str | Path | None = None) -> World:
+def load_world(
+    name: str | Path = "small",
+    *,
+    painter: str | Path | None = None,
+    weights: str | Path | None = None,
+    adapter: str | Path | None = None,
+    setup: Setup | None = None,
+    sampling: Sampling | None = None,
+) -> World:
     """A world by name, or the small world (or the diffusion transformer alone) with the weights of a file. ``painter`` is a
-    file of a network that corrects what the small world draws."""
+    file of a network that corrects what the small world draws. ``weights`` (Wan2.1-I2V as diffusers has it), ``adapter``, ``setup`` and
+    ``sampling`` are for ``wan``."""
+    if name == "wan":
+        return _wan(weights, adapter, setup, sampling)
+    if weights is not None or adapter is not None:
+        raise ValueError(f"--weights and --adapter are for the world wan, not for {name}")
     if painter is not None and name in ("static", "small-direct"):
         raise ValueError(f"a painter corrects what the small world draws, not {name}")
     if name == "static":
@@ -45,3 +60,18 @@ def load_world(name: str | Path = "small", *, painter: str | Path | None = None)
         return SmallWorld(eyes, about, mover=mover, paint=paint, painter=net, name=title)
     known = "; ".join(f"{k} ({v})" for k, v in WORLDS.items())
     raise ValueError(f"unknown world {str(name)!r}; known are {known}, or a .safetensors file of the small world")
+
+
+def _wan(
+    weights: str | Path | None, adapter: str | Path | None, setup: Setup | None, sampling: Sampling | None
+) -> World:
+    if weights is None:
+        raise ValueError("the world wan needs --weights: the folder of Wan2.1-I2V-14B-480P as diffusers has it")
+    from kinema4d.world.small.machine import guard
+
+    guard()
+    try:
+        from kinema4d.world.wan.load import load_wan
+    except ImportError as error:
+        raise ValueError(f"the world wan needs {error.name}: pip install 'kinema4d[wan]'") from None
+    return load_wan(weights, adapter, setup=setup, sampling=sampling)

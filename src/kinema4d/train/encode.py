@@ -1,0 +1,123 @@
+"""Data sets as latents for the full-scale model: each episode once, whole or absent, by any number of processes."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from kinema4d.data.dataset import open_dataset
+from kinema4d.data.pool import Progress
+from kinema4d.robot.recorded import control_of
+from kinema4d.types import Control, Episode, Pointmap
+from kinema4d.world.condition import Normalisation, normalisation
+from kinema4d.world.wan import cache
+from kinema4d.world.wan.condition import first_latents, robot_latents, robot_mask
+from kinema4d.world.wan.latents import PointStats, as_video, encode, measured
+from kinema4d.world.wan.world import at_size, looked
+
+PLAIN = PointStats(mean=0.0, std=1.0)
+"""Latents are kept without the scaling of pointmaps, which may be measured anew."""
+CLIPPED = (0.5, 99.5)
+"""Percentiles of a scene's points that map to 0 and 1: a far wall would take all of the range."""
+
+
+def processes() -> tuple[int, int]:
+    """Which process this is and of how many, as torchrun says; 0 of 1 without."""
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def encode_dataset(
+    root: str | Path,
+    out: str | Path,
+    *,
+    vae: Any,
+    clip: Any,
+    eye: Any,
+    frames: int = 49,
+    height: int = 480,
+    width: int = 720,
+    ids: Sequence[str] | None = None,
+    release: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, int]:
+    """Encode the episodes of a data set that are not there yet; with ``torchrun`` each process takes its share. ``release`` also writes the
+    official layout under ``out/release``. Returns how many were encoded, kept and left out."""
+    dataset, out = open_dataset(Path(root)), Path(out)
+    rank, many = processes()
+    mine = list(ids if ids is not None else dataset.ids)[rank::many]
+    out.mkdir(parents=True, exist_ok=True)
+    count = {"encoded": 0, "kept": 0, "left_out": 0}
+    for n, id in enumerate(mine):
+        path = out / f"{id}.safetensors"
+        if path.is_file():
+            count["kept"] += 1
+        else:
+            try:
+                latents, robot, world = latents_of(
+                    dataset.load(id), vae, clip, eye, frames=frames, height=height, width=width
+                )
+            except ValueError as error:  # one bad episode is no reason to stop; a data set without any is
+                warnings.warn(f"left out {id}: {error}", stacklevel=2)
+                count["left_out"] += 1
+                continue
+            cache.write(path, latents, scale=robot, world=world, source=id)
+            if release:
+                cache.write_release(out / "release", id, latents)
+            count["encoded"] += 1
+        if progress is not None:
+            progress(n + 1, len(mine))
+    if mine and not count["encoded"] + count["kept"]:
+        raise ValueError(f"no episode of {root} could be encoded: see the warnings above")
+    return count
+
+
+@torch.no_grad()
+def latents_of(episode: Episode, vae: Any, clip: Any, eye: Any, *, frames: int, height: int, width: int) -> tuple[cache.Latents, Normalisation, Normalisation]:  # fmt: skip
+    """One episode; refused without geometry or with too few frames. Longer ones begin at their start."""
+    shot = episode.clip
+    if len(shot) < frames:
+        raise ValueError(f"{episode.source or 'the episode'} has {len(shot)} frames, the model learns from {frames}")
+    if not shot.pointmap.valid.any():
+        raise ValueError(f"{episode.source or 'the episode'} has no geometry: there is no pointmap to learn")
+    from kinema4d.world.frames import window
+
+    control: Control = at_size(window(control_of(episode), slice(0, frames)), height, width)
+    rgb = np.stack([_picture(f, height, width) for f in shot.rgb[:frames]]) / np.float32(255)
+    rows, columns = (
+        ((np.arange(n) + 0.5) * m / n).astype(int) for n, m in zip((height, width), shot.rgb.shape[1:3], strict=True)
+    )
+    points, valid = (a[:frames][:, rows][:, :, columns] for a in (shot.pointmap.points, shot.pointmap.valid))
+    world = _extent(points, valid)
+    values = np.where(valid[..., None], world.apply(points).clip(0, 1), 0).astype(np.float32)
+    colour, robot, scale = robot_latents(vae, control, PLAIN, "act")
+    assert colour is not None
+    latents = cache.Latents(
+        colour=encode(vae, as_video(rgb))[0].cpu(), points=encode(vae, as_video(values))[0].cpu(), robot_colour=colour[0].cpu(),
+        robot_points=robot[0].cpu(), mask=cache.as_mask(robot_mask(control.mask) > 0),
+        first=first_latents(vae, _picture(shot.rgb[0], height, width), frames)[0].cpu(), image=looked(clip, eye, shot.rgb[0])[0].cpu(),
+    )  # fmt: skip
+    return latents, scale, world
+
+
+def _extent(points: np.ndarray, valid: np.ndarray) -> Normalisation:
+    """Of a scene, for each axis, without its furthest points."""
+    low, high = np.percentile(points[valid].astype(np.float64), CLIPPED, axis=0)
+    box = Pointmap(points=np.stack([low, high])[None, None].astype(np.float32), valid=np.ones((1, 1, 2), bool))
+    return replace(normalisation(box), minimum=low, maximum=np.maximum(high, low + 1e-6))
+
+
+def _picture(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BICUBIC))
+
+
+def measure(folder: str | Path) -> PointStats:
+    """Statistics of the pointmaps of a folder of latents, for training on new data (the release's are -0.17 and 1.36)."""
+    return measured(cache.read(path).points for path in cache.listed(folder))

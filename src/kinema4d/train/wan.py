@@ -1,0 +1,268 @@
+"""LoRA training of the full-scale model on cached latents: flow matching, any number of processes.
+
+Everything random in a step is drawn from the seed, the step and the clip, never from the process: two processes with one clip
+each take the same step as one with two, and a run that was killed ends where an uninterrupted one does. Launch with ``torchrun``
+or ``accelerate launch`` (FSDP and ZeRO are accelerate's own settings).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from kinema4d.files import whole_file
+from kinema4d.train.wan_plan import WanPlan, rate_at
+from kinema4d.world.condition import soft_mask
+from kinema4d.world.wan import cache, weights
+from kinema4d.world.wan.latents import KINEMA4D, PointStats
+from kinema4d.world.wan.model import RobotWan, Variant
+
+PATCH, CHANNELS = 15, 128
+"""Latents that one of the robot's tokens covers, and its channels, in the release."""
+STATE = "state.pt"
+"""Where a run goes on from."""
+
+
+def with_lora(model: RobotWan, plan: WanPlan, start: str | Path | None = None) -> RobotWan:
+    """The model with a LoRA to train, in place: the layers of the release, from nothing or from an adapter's factors; what was
+    added to Wan is trained too, all else is fixed."""
+    from peft import LoraConfig, inject_adapter_in_model, set_peft_model_state_dict
+
+    model.requires_grad_(False)
+    targets = sorted(weights.lora_layers(model))
+    config = LoraConfig(r=plan.rank, lora_alpha=plan.alpha, target_modules=targets, init_lora_weights=True)
+    inject_adapter_in_model(config, model)
+    if start is not None:
+        adapter = weights.read_adapter(start)
+        if adapter.rank != plan.rank:
+            raise ValueError(f"{start} has a LoRA of rank {adapter.rank}, the plan says {plan.rank}")
+        pairs = weights.pairs_of(weights._read(adapter.folder / weights.LORA), adapter.folder / weights.LORA)
+        ratio = adapter.scale / (plan.alpha / plan.rank)  # the same weights at another alpha
+        state = {
+            f"{n}.lora_{s}.weight": x * (ratio if s == "B" else 1)
+            for n, ab in pairs.items()
+            for s, x in zip("AB", ab, strict=True)
+        }
+        set_peft_model_state_dict(model, state)
+    for name, p in model.named_parameters():
+        if "lora_" in name or weights.is_added(name):
+            p.requires_grad_(True)
+            p.data = p.data.float()
+    if plan.checkpointing:
+        model.enable_gradient_checkpointing()
+    return model
+
+
+def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    """What is trained, by name."""
+    return {n: p for n, p in model.named_parameters() if p.requires_grad}
+
+
+def parts_of(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """LoRA and added parameters under the release's names."""
+    lora = {f"transformer.{n.replace('.default', '')}": v for n, v in state.items() if "lora_" in n}
+    return lora, {n: v for n, v in state.items() if "lora_" not in n}
+
+
+def train_adapter(
+    base: Path,
+    folder: Path,
+    out: Path,
+    plan: WanPlan,
+    *,
+    adapter: Path | None = None,
+    variant: Variant = "act",
+    tell: Callable[[int, dict[str, float]], None] | None = None,
+) -> Path:
+    """Train an adapter of the weights in ``base`` on the latents in ``folder``, from nothing or from another ``adapter``; latents are scaled
+    by the statistics of the adapter, or by their own."""
+    from kinema4d.train.encode import measure
+
+    device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    one = cache.read(cache.listed(folder)[0])
+    found = weights.read_adapter(adapter) if adapter is not None else None
+    t, h, w = one.mask.shape
+    patch = PATCH if not (h % PATCH or w % PATCH) else math.gcd(h, w)
+    options: dict[str, Any] = {"image_tokens": len(one.image), "variant": variant}
+    if found is None or found.kind == "4dnex":
+        options["arm"] = (t, h // patch, w // patch, patch, CHANNELS)
+    model, _ = weights.load(base / "transformer", adapter, dtype=dtype, fuse=False, **options)
+    model = with_lora(model, plan, start=adapter if found is not None and found.rank else None)
+    stats = measure(folder) if found is None else found.stats
+    about = {"base": base.name, "start": None if adapter is None else adapter.name, "variant": model.variant}
+    return train_wan(model, folder, out, plan, stats=stats, dtype=dtype, about=about, tell=tell)
+
+
+# ---------------------------------------------------------------------- a step
+
+
+def drawn(plan: WanPlan, step: int, count: int) -> list[int]:
+    """The clips of a step, over all processes: each epoch in an order of its own."""
+    out = []
+    for i in range(step * plan.batch, (step + 1) * plan.batch):
+        epoch, at = divmod(i, count)
+        out.append(int(np.random.default_rng([plan.seed, epoch]).permutation(count)[at]))
+    return out
+
+
+def loss_of(model: Callable[..., Tensor], latents: cache.Latents, plan: WanPlan, stats: PointStats, key: Sequence[int], *, variant: Any, device: Any, dtype: torch.dtype) -> Tensor:  # fmt: skip
+    """Of one clip, drawn by ``key``: the velocity from clip to noise at an even time, plain squared error."""
+    generator = torch.Generator().manual_seed(int(np.random.default_rng([plan.seed, *key]).integers(2**62)))
+    soft = soft_mask(
+        latents.mask.bool().numpy(), seed=int(torch.randint(2**31, (1,), generator=generator)), ratio=plan.soft_ratio
+    )
+    told = latents.told(stats, variant, mask=torch.from_numpy(soft))
+    clip = latents.target(stats)[None]
+    even = torch.rand(1, generator=generator)
+    sigma = plan.shift * even / (1 + (plan.shift - 1) * even)
+    noise = torch.randn(clip.shape, generator=generator)
+    x = (1 - sigma) * clip + sigma * noise
+    give = lambda t: t.to(device, dtype)  # noqa: E731
+    made = model(give(told.beside(x)), (1000 * sigma).to(device), give(told.arm), give(told.image))
+    return (made.float() - (noise - clip).to(device)).square().mean()
+
+
+# ---------------------------------------------------------------------- the run
+
+
+def train_wan(
+    model: RobotWan,
+    folder: str | Path,
+    out: str | Path,
+    plan: WanPlan,
+    *,
+    stats: PointStats = KINEMA4D,
+    dtype: torch.dtype = torch.bfloat16,
+    about: dict[str, Any] | None = None,
+    validate: Callable[[nn.Module, int], dict[str, float]] | None = None,
+    tell: Callable[[int, dict[str, float]], None] | None = None,
+) -> Path:
+    """Train until ``plan.steps`` on the latents in ``folder``, from the last checkpoint in ``out`` if there is one; returns the
+    folder of the adapter. Every process calls this."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(gradient_accumulation_steps=1)
+    paths, out = cache.listed(folder), Path(out)
+    many, me = accelerator.num_processes, accelerator.process_index
+    if plan.batch % many:
+        raise ValueError(f"a batch of {plan.batch} clips cannot be shared by {many} processes")
+    variant, names = model.variant, list(trained(model))
+    groups = [p for p in model.parameters() if p.requires_grad]
+    optimiser = torch.optim.AdamW(groups, lr=plan.rate, betas=(0.9, 0.95), weight_decay=plan.decay)
+    whole, optimiser = accelerator.prepare(model, optimiser)
+    first, average = _resume(out, plan, accelerator.unwrap_model(whole), optimiser, names)
+    began, smooth = time.monotonic(), None
+    for step in range(first, plan.steps):
+        for group in optimiser.param_groups:
+            group["lr"] = rate_at(plan, step)
+        mine = drawn(plan, step, len(paths))[me::many]
+        total = torch.zeros((), device=accelerator.device)
+        for k, i in enumerate(mine):
+            last = k + 1 == len(mine)
+            with accelerator.no_sync(whole) if not last else _nothing():
+                loss = loss_of(whole, cache.read(paths[i]), plan, stats, (step, me + many * k), variant=variant, device=accelerator.device, dtype=dtype)  # fmt: skip
+                accelerator.backward(loss / len(mine))
+            total += loss.detach() / len(mine)
+        norm = accelerator.clip_grad_norm_(whole.parameters(), plan.clip)
+        if norm is not None and not math.isfinite(float(norm)):
+            raise ValueError(f"the gradient is not finite at step {step}: lower the rate (now {plan.rate:g})")
+        optimiser.step()
+        optimiser.zero_grad()
+        if average is not None:
+            for n, p in trained(accelerator.unwrap_model(whole)).items():
+                average[n].lerp_(p.detach().cpu(), 1 - min(plan.ema, (1 + step) / (10 + step)))
+        value = float(accelerator.reduce(total, "mean"))
+        smooth = value if smooth is None else 0.98 * smooth + 0.02 * value
+        done = step + 1 == plan.steps
+        found: dict[str, float] = {}
+        if (step + 1) % plan.log_every == 0 or done:
+            found = {
+                "loss": smooth,
+                "rate": rate_at(plan, step),
+                "seconds_per_step": (time.monotonic() - began) / (step + 1 - first),
+            }
+        if (step + 1) % plan.save_every == 0 or done:
+            if validate is not None:
+                found |= {f"val/{k}": v for k, v in validate(accelerator.unwrap_model(whole), step + 1).items()}
+            if accelerator.is_main_process:
+                _save(out, plan, step + 1, accelerator.unwrap_model(whole), optimiser, average, stats, about or {})
+            accelerator.wait_for_everyone()
+        if found and accelerator.is_main_process:
+            _log(out, step + 1, found)
+            if tell is not None:
+                tell(step + 1, found)
+    return out
+
+
+class _nothing:  # noqa: N801
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def _save(out: Path, plan: WanPlan, step: int, model: nn.Module, optimiser: Any, average: dict[str, Tensor] | None, stats: PointStats, about: dict[str, Any]) -> None:  # fmt: skip
+    out.mkdir(parents=True, exist_ok=True)
+    now = {n: p.detach().cpu() for n, p in trained(model).items()}
+    lora, added = parts_of(average or now)
+    weights.save_adapter(
+        out, lora, added, alpha=plan.alpha, stats=stats, about={"steps": step, "plan": asdict(plan), **about}
+    )
+    state = {
+        "step": step,
+        "plan": asdict(plan),
+        "trained": now,
+        "average": average,
+        "optimiser": optimiser.state_dict(),
+    }
+    with whole_file(out / STATE, overwrite=True) as file:
+        torch.save(state, file)
+
+
+def _resume(
+    out: Path, plan: WanPlan, model: nn.Module, optimiser: Any, names: Sequence[str]
+) -> tuple[int, dict[str, Tensor] | None]:
+    own = trained(model)
+    average = {n: p.detach().cpu().clone() for n, p in own.items()} if plan.ema else None
+    file = out / STATE
+    if not file.is_file():
+        return 0, average
+    state = torch.load(file, map_location="cpu", weights_only=True)
+    mine, theirs = (
+        {k: v for k, v in p.items() if k not in ("steps", "save_every", "log_every")}
+        for p in (asdict(plan), state["plan"])
+    )
+    if mine != theirs:
+        other = next(k for k in mine if mine[k] != theirs.get(k))
+        raise ValueError(f"{out} holds a run with {other} {theirs.get(other)}, now {mine[other]}; use another --out")
+    if list(state["trained"]) != list(names):
+        raise ValueError(f"{out} holds a run of another model; use another --out")
+    with torch.no_grad():
+        for n, v in state["trained"].items():
+            own[n].copy_(v)
+    optimiser.load_state_dict(state["optimiser"])
+    return int(state["step"]), state["average"]
+
+
+def _log(out: Path, step: int, found: dict[str, float]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / "log.jsonl").open("a") as file:
+        file.write(json.dumps({"step": step, **{k: round(v, 6) for k, v in found.items()}}) + "\n")
+
+
+def shards(ids: Sequence[str], rank: int, count: int) -> Iterator[str]:
+    """The episodes of one process of many: all of them together once."""
+    if not 0 <= rank < count:
+        raise ValueError(f"process {rank} of {count}")
+    yield from ids[rank::count]

@@ -1,0 +1,136 @@
+"""The full-scale world from folders: Wan2.1 as diffusers has it, and an adapter. Everything is checked before anything is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kinema4d.world.wan import files, weights
+from kinema4d.world.wan.latents import KINEMA4D
+from kinema4d.world.wan.memory import advice
+from kinema4d.world.wan.model import RobotWan
+from kinema4d.world.wan.options import Sampling, Setup
+from kinema4d.world.wan.world import WanWorld
+
+PARTS = ("transformer", "vae", "image_encoder", "image_processor")
+"""Folders of the base that are used: no text encoder, no tokenizer."""
+
+
+def check(base: str | Path, adapter: str | Path | None = None) -> dict[str, Any]:
+    """Look at a folder of weights and an adapter without loading them: what they are, or what is wrong."""
+    base = Path(base)
+    if missing := [p for p in PARTS if not (base / p).is_dir()]:
+        raise ValueError(
+            f"{base} lacks {', '.join(missing)}: give the folder of Wan2.1-I2V as diffusers has it ({', '.join(PARTS)})"
+        )
+    read = None if adapter is None else weights.read_adapter(adapter)
+    model = weights.build(base / "transformer", read)
+    found = weights.check_base(base / "transformer", model)
+    if read is not None:
+        weights.check_adapter(read, model)
+    for part in ("vae", "image_encoder"):
+        files.tensors_of(base / part)
+    size = sum(t.bytes for t in found.values())
+    return {
+        "transformer": {"tensors": len(found), "gb": round(size / 1e9, 2), "layers": model.config.num_layers},
+        "adapter": None if read is None else {"kind": read.kind, "variant": read.variant, "rank": read.rank, "scale": read.scale},
+    }  # fmt: skip
+
+
+def load_wan(base: str | Path, adapter: str | Path | None = None, *, setup: Setup | None = None, sampling: Sampling | None = None) -> WanWorld:  # fmt: skip
+    """The world. Without an adapter the robot is told of by a projection that starts at zero: something to train from."""
+    base, setup = Path(base), setup or Setup()
+    found = check(base, adapter)
+    vae, clip, eye = _eyes(base, setup)
+    tokens = (clip.config.image_size // clip.config.patch_size) ** 2 + 1
+    model, read = weights.load(base / "transformer", adapter, dtype=kind_of(setup), image_tokens=tokens)
+    for more in setup.lora:
+        weights.add_lora(model, weights.pairs_of(_converted(more), more), 1.0)
+    try:
+        _placed(model, vae, clip, setup)
+    except torch.cuda.OutOfMemoryError:
+        size = {"frames": setup.frames, "height": setup.height, "width": setup.width}
+        raise ValueError(f"the card is too small for these weights; {advice(dict(model.config), **size)}") from None
+    return WanWorld(
+        model, vae, clip, eye, stats=KINEMA4D if read is None else read.stats, frames=setup.frames, height=setup.height, width=setup.width,
+        sampling=sampling or Sampling(), about={"base": base.name, "adapter": None if adapter is None else Path(adapter).name, **found},
+    )  # fmt: skip
+
+
+def _eyes(base: Path, setup: Setup) -> tuple[Any, Any, Any]:
+    """VAE, CLIP and its processor, in the machine's memory."""
+    from diffusers import AutoencoderKLWan
+    from transformers import CLIPImageProcessor, CLIPVisionModel
+
+    if missing := [p for p in PARTS[1:] if not (base / p).is_dir()]:
+        raise ValueError(f"{base} lacks {', '.join(missing)}: give the folder of Wan2.1-I2V as diffusers has it")
+    for part in ("vae", "image_encoder"):
+        files.tensors_of(base / part)
+    vae = AutoencoderKLWan.from_pretrained(base / "vae", torch_dtype=kind_of(setup), local_files_only=True).eval()
+    clip = CLIPVisionModel.from_pretrained(base / "image_encoder", dtype=torch.float32, local_files_only=True).eval()
+    eye = CLIPImageProcessor.from_pretrained(base / "image_processor", local_files_only=True)
+    if setup.tiling:
+        vae.enable_tiling()
+    return vae.requires_grad_(False), clip.requires_grad_(False), eye
+
+
+def eyes_of(base: str | Path, setup: Setup) -> tuple[Any, Any, Any]:
+    """What encodes videos and pictures, where it computes; the transformer is not touched."""
+    vae, clip, eye = _eyes(Path(base), setup)
+    return vae.to(place_of(setup)), clip.to(place_of(setup)), eye
+
+
+def place_of(setup: Setup) -> torch.device:
+    """Where the model computes."""
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if setup.device == "auto" else setup.device
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"--device {name}: torch sees no GPU here; use --device cpu, or install torch with CUDA")
+    return torch.device(name)
+
+
+def kind_of(setup: Setup) -> torch.dtype:
+    """What it computes in: bfloat16 on a GPU. On a CPU float32: bf16 is slower where it works, and kills the process on some machines
+    (docs/wan.md)."""
+    wide = setup.dtype == "float32" or (setup.dtype == "auto" and place_of(setup).type == "cpu")
+    return torch.float32 if wide else torch.bfloat16
+
+
+def _placed(model: RobotWan, vae: Any, clip: Any, setup: Setup) -> None:
+    place = place_of(setup)
+    if setup.quantise == "fp8":
+        model.enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=kind_of(setup))
+    elif setup.quantise == "int8":
+        try:
+            from torchao.quantization import Int8WeightOnlyConfig, quantize_
+        except ImportError:
+            raise ValueError("--quantise int8 needs torchao: pip install torchao") from None
+        quantize_(model, Int8WeightOnlyConfig(), filter_fn=lambda m, name: name in weights.lora_layers(model))
+    if setup.attention is not None:
+        model.set_attention_backend(setup.attention)
+    if setup.offload == "none":
+        for part in (model, vae, clip):
+            part.to(place)
+    elif setup.offload == "sequential":
+        model.enable_group_offload(
+            onload_device=place, offload_device=torch.device("cpu"), offload_type="block_level", num_blocks_per_group=1
+        )
+        vae.to(place)
+        clip.to(place)
+    else:
+        from accelerate import cpu_offload_with_hook
+
+        hook = None
+        for part in (clip, vae, model):
+            _, hook = cpu_offload_with_hook(part, place, prev_module_hook=hook)
+    if setup.compile:
+        model.compile_repeated_blocks(fullgraph=True)
+
+
+def _converted(file: Path) -> dict[str, torch.Tensor]:
+    """A LoRA of the community under diffusers' names."""
+    from diffusers.loaders import WanLoraLoaderMixin
+
+    found = WanLoraLoaderMixin.lora_state_dict(str(file), local_files_only=True)
+    return found[0] if isinstance(found, tuple) else found
