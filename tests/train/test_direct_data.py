@@ -66,6 +66,19 @@ def test_packs_go_on_and_are_of_one_size(data: Path, takes: list[direct_pack.Tak
         direct_pack.read_pack(paths)
 
 
+def test_episodes_of_a_pack_are_read_when_they_are_needed(data: Path, takes: list[direct_pack.Take]):
+    kept = direct_pack.index_pack(direct_pack.make_pack(data.parent / "pack", data, CONFIG, workers=1))
+    assert [(k.group, k.robot_name) for k in kept] == [(t.group, t.robot_name) for t in takes]
+    np.testing.assert_array_equal(kept[1].take().rgb, takes[1].rgb)
+    tasks = [direct.DirectTask(DiffusionNet(CONFIG), some, some) for some in (kept, takes)]
+    losses = []
+    for task in tasks:
+        torch.manual_seed(0)
+        task.model.load_state_dict(tasks[0].model.state_dict())
+        losses.append(float(task.loss(3).detach()))
+    assert losses[0] == losses[1]
+
+
 def test_a_mirrored_take_is_mirrored_in_space(takes: list[direct_pack.Take]):
     take = takes[0]
     other = direct.mirrored(take)
@@ -105,19 +118,21 @@ def test_a_tint_is_one_for_all_frames_and_for_the_robot(takes: list[direct_pack.
     assert (other.robot_rgb != take.robot_rgb).any()
 
 
-def test_what_moved_is_carried_from_where_it_was(takes: list[direct_pack.Take]):
+def test_what_moved_is_carried_from_where_it_was(data: Path):
     """Pixels of a pushed thing, fetched from where the first frame has them, look as they do now."""
-    most = max(takes, key=lambda t: 0 if t.carried is None else int((t.carried[..., 0] != direct_pack.NOWHERE).sum()))
+    dataset, size = open_dataset(data), replace(CONFIG, height=48, width=80)
+    every = [direct_pack.take_of(dataset.load(id), size) for id in dataset.ids]
+    most = max(every, key=lambda t: 0 if t.carried is None else int((t.carried[..., 0] != direct_pack.NOWHERE).sum()))
     for take in (most, direct.mirrored(most)):
         assert take.carried is not None
         there = take.carried[..., 0] != direct_pack.NOWHERE
         assert there.any()
         assert not there[0].any()
         t, v, u = np.nonzero(there)
-        row, column = (np.stack([v, u]) + take.carried[there].T).clip(0, [[23], [39]])
+        row, column = (np.stack([v, u]) + take.carried[there].T).clip(0, [[47], [79]])
         here, before = take.rgb[t, v, u].astype(int), take.rgb[0, row, column].astype(int)
         stayed = take.rgb[0, v, u].astype(int)
-        assert np.abs(here - before).mean() < 0.6 * np.abs(here - stayed).mean()
+        assert np.median(np.abs(here - before)) < 0.5 * np.median(np.abs(here - stayed))
 
 
 def test_copies_are_taught_where_things_were(takes: list[direct_pack.Take]):

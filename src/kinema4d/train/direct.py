@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kinema4d.train.direct_pack import NOWHERE, Take
+from kinema4d.train.direct_pack import NOWHERE, Kept, Take
 from kinema4d.world.small import painter
 from kinema4d.world.small.diffusion import DiffusionNet, Known
 from kinema4d.world.small.diffusion_config import MIXED, STRIDE, DiffusionConfig
@@ -128,15 +128,20 @@ def tinted(take: Take, rng: np.random.Generator) -> Take:
     return Take(**own)
 
 
+def taken(one: Take | Kept) -> Take:
+    """Read where it is not yet."""
+    return one.take() if isinstance(one, Kept) else one
+
+
 @dataclass(eq=False)
 class DirectTask:
     """Teach :class:`DiffusionNet`."""
 
     model: DiffusionNet
     """What is trained."""
-    takes: Sequence[Take]
+    takes: Sequence[Take | Kept]
     """To learn from."""
-    held_out: Sequence[Take]
+    held_out: Sequence[Take | Kept]
     """To validate on."""
     size: int = 4
     """Clips per batch."""
@@ -148,7 +153,7 @@ class DirectTask:
     def loss(self, step: int) -> Tensor:
         """Of one batch."""
         rng = np.random.default_rng([self.seed, step])
-        takes = [self.takes[i] for i in rng.integers(len(self.takes), size=self.size)]
+        takes = [taken(self.takes[i]) for i in rng.integers(len(self.takes), size=self.size)]
         takes = [mirrored(t) if rng.random() < 0.5 else t for t in takes]
         times = self.model.config.grid[0]
         rest = rng.permutation(times - 1)[: (self.groups or times) - 1].tolist()
@@ -181,7 +186,7 @@ class DirectTask:
         points, of all and of what was newly covered, centimetres; beside the first frame repeated, or the prior that a painter corrects."""
         assert isinstance(model, DiffusionNet)
         found: dict[str, list[float]] = {}
-        for take in self.held_out[:most]:
+        for take in map(taken, self.held_out[:most]):
             made, points, other = self._sampled(model, take)
             z = take.points[..., 2].astype(np.float32)
             masks = {

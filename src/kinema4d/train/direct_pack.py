@@ -204,15 +204,39 @@ def _make_shard(content: tuple[Path, str, list[str], dict]) -> None:
         np.savez_compressed(temporary, count=np.array(count), **rows)
 
 
-def read_pack(paths: Sequence[Path]) -> list[Take]:
+@dataclass(frozen=True)
+class Kept:
+    """An episode of a pack that is read when it is needed: thousands would not fit into memory."""
+
+    path: Path
+    """Its shard."""
+    number: int
+    """In there."""
+    group: str
+    """Episodes of one scene."""
+    robot_name: str
+    """Who moves."""
+
+    def take(self) -> Take:
+        """All of it; about 15 ms."""
+        with np.load(self.path, allow_pickle=False) as file:
+            row: dict[str, Any] = {n: file[f"{self.number}.{n}"] for n in _KEPT if f"{self.number}.{n}" in file}
+        row |= {k: str(v) for k, v in row.items() if v.dtype.kind == "U"}
+        return Take(**row)
+
+
+def index_pack(paths: Sequence[Path]) -> list[Kept]:
     """Every episode of the shards."""
-    takes: list[Take] = []
+    kept: list[Kept] = []
     for path in paths:
         with np.load(path, allow_pickle=False) as file:
             for i in range(int(file["count"])):
-                row: dict[str, Any] = {n: file[f"{i}.{n}"] for n in _KEPT if f"{i}.{n}" in file}
-                row |= {k: str(v) for k, v in row.items() if v.dtype.kind == "U"}
-                takes.append(Take(**row))
-    if not takes:
+                kept.append(Kept(path, i, str(file[f"{i}.group"]), str(file[f"{i}.robot_name"])))
+    if not kept:
         raise ValueError("no episode of this data set has the frames and geometry that the model learns from")
-    return takes
+    return kept
+
+
+def read_pack(paths: Sequence[Path]) -> list[Take]:
+    """The same, all of them at once."""
+    return [kept.take() for kept in index_pack(paths)]

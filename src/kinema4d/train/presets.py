@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -173,12 +172,6 @@ def run_move(
     return net
 
 
-@lru_cache(maxsize=1)
-def _takes(shards: tuple[Path, ...]) -> list[direct_pack.Take]:
-    """Read once for all members of an ablation: gigabytes."""
-    return direct_pack.read_pack(shards)
-
-
 def run_direct(
     shards: Sequence[Path],
     out: Path,
@@ -197,7 +190,7 @@ def run_direct(
         if steps is None
         else replace(DIRECT_PLAN, steps=steps, warmup=min(DIRECT_PLAN.warmup, steps // 10 + 1))
     )
-    takes, held_out = split(_takes(tuple(shards)))
+    takes, held_out = split(direct_pack.index_pack(shards))
     if robots is not None:
         takes = [t for t in takes if t.robot_name in robots]
         if not takes:

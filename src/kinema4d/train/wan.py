@@ -39,7 +39,8 @@ def with_lora(model: RobotWan, plan: WanPlan, start: str | Path | None = None) -
 
     model.requires_grad_(False)
     targets = sorted(weights.lora_layers(model))
-    config = LoraConfig(r=plan.rank, lora_alpha=plan.alpha, target_modules=targets, init_lora_weights=True)
+    alpha: Any = plan.alpha  # peft says int, and takes any number
+    config = LoraConfig(r=plan.rank, lora_alpha=alpha, target_modules=targets, init_lora_weights=True)
     inject_adapter_in_model(config, model)
     if start is not None:
         adapter = weights.read_adapter(start)
@@ -181,7 +182,8 @@ def train_wan(
         if average is not None:
             for n, p in trained(accelerator.unwrap_model(whole)).items():
                 average[n].lerp_(p.detach().cpu(), 1 - min(plan.ema, (1 + step) / (10 + step)))
-        value = float(accelerator.reduce(total, "mean"))
+        mean: Any = accelerator.reduce(total, "mean")
+        value = float(mean)
         smooth = value if smooth is None else 0.98 * smooth + 0.02 * value
         done = step + 1 == plan.steps
         found: dict[str, float] = {}

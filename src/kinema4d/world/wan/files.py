@@ -62,8 +62,9 @@ def tensors_of(folder: Path) -> dict[str, Tensor]:
     if not folder.is_dir():
         raise ValueError(f"there is no folder of weights at {folder}")
     index = folder / INDEX
+    where: Mapping[str, str] = {}
     if index.is_file():
-        where: Mapping[str, str] = json.loads(index.read_text())["weight_map"]
+        where = json.loads(index.read_text())["weight_map"]
         names = sorted(set(where.values()))
         if missing := [n for n in names if not (folder / n).is_file()]:
             raise ValueError(f"{folder} lacks {len(missing)} of {len(names)} shards, first {missing[0]}: download them")
@@ -76,7 +77,7 @@ def tensors_of(folder: Path) -> dict[str, Tensor]:
     out: dict[str, Tensor] = {}
     for name in names:
         out |= header(folder / name)[0]
-    if index.is_file() and (lost := sorted(where.keys() - out.keys())):
+    if lost := sorted(where.keys() - out.keys()):
         raise ValueError(f"{folder}: the index names {len(lost)} tensors that no shard has, first {lost[0]!r}")
     return out
 

@@ -34,7 +34,7 @@ def check(base: str | Path, adapter: str | Path | None = None) -> dict[str, Any]
         files.tensors_of(base / part)
     size = sum(t.bytes for t in found.values())
     return {
-        "transformer": {"tensors": len(found), "gb": round(size / 1e9, 2), "layers": model.config.num_layers},
+        "transformer": {"tensors": len(found), "gb": round(size / 1e9, 2), "layers": model.config["num_layers"]},
         "adapter": None if read is None else {"kind": read.kind, "variant": read.variant, "rank": read.rank, "scale": read.scale},
     }  # fmt: skip
 
@@ -61,7 +61,7 @@ def load_wan(base: str | Path, adapter: str | Path | None = None, *, setup: Setu
 
 def _eyes(base: Path, setup: Setup) -> tuple[Any, Any, Any]:
     """VAE, CLIP and its processor, in the machine's memory."""
-    from diffusers import AutoencoderKLWan
+    from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
     from transformers import CLIPImageProcessor, CLIPVisionModel
 
     if missing := [p for p in PARTS[1:] if not (base / p).is_dir()]:
@@ -103,14 +103,15 @@ def _placed(model: RobotWan, vae: Any, clip: Any, setup: Setup) -> None:
         model.enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=kind_of(setup))
     elif setup.quantise == "int8":
         try:
-            from torchao.quantization import Int8WeightOnlyConfig, quantize_
+            from torchao.quantization import Int8WeightOnlyConfig, quantize_  # pyright: ignore[reportMissingImports]
         except ImportError:
             raise ValueError("--quantise int8 needs torchao: pip install torchao") from None
         quantize_(model, Int8WeightOnlyConfig(), filter_fn=lambda m, name: name in weights.lora_layers(model))
     if setup.attention is not None:
         model.set_attention_backend(setup.attention)
     if setup.offload == "none":
-        for part in (model, vae, clip):
+        every: tuple[Any, ...] = (model, vae, clip)
+        for part in every:
             part.to(place)
     elif setup.offload == "sequential":
         model.enable_group_offload(
@@ -130,7 +131,7 @@ def _placed(model: RobotWan, vae: Any, clip: Any, setup: Setup) -> None:
 
 def _converted(file: Path) -> dict[str, torch.Tensor]:
     """A LoRA of the community under diffusers' names."""
-    from diffusers.loaders import WanLoraLoaderMixin
+    from diffusers.loaders.lora_pipeline import WanLoraLoaderMixin
 
     found = WanLoraLoaderMixin.lora_state_dict(str(file), local_files_only=True)
     return found[0] if isinstance(found, tuple) else found

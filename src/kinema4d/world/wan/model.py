@@ -80,12 +80,16 @@ class RobotWan(WanTransformer3DModel):
         **wan: Any,
     ) -> None:
         super().__init__(**wan)
-        self.variant, self.arm_patch, self.arm_grid = variant, arm_patch, tuple(arm_grid)
-        width = self.config.num_attention_heads * self.config.attention_head_dim
-        self.rope = SharedRope(self.config.attention_head_dim, self.config.patch_size, self.config.rope_max_seq_len)
-        self.condition_embedder.text_embedder = nn.Identity()  # the robot's tokens come as they are
-        for block in self.blocks:
-            block.attn2.set_processor(RobotAttention(image_tokens))
+        self.variant: Variant = variant
+        self.arm_patch, self.arm_grid = arm_patch, tuple(arm_grid)
+        size = self.config["attention_head_dim"]
+        width = self.config["num_attention_heads"] * size
+        self.rope = SharedRope(size, self.config["patch_size"], self.config["rope_max_seq_len"])
+        setattr(self.condition_embedder, "text_embedder", nn.Identity())  # noqa: B010  the robot's tokens come as they are
+        for module in self.modules():
+            if isinstance(module, WanAttention) and module.add_k_proj is not None:
+                reads: Any = RobotAttention(image_tokens)
+                module.set_processor(reads)
         self.learnable_domain_embeddings = nn.Parameter(torch.empty(2, width))
         self.patch_embedding_arm = nn.Conv3d(
             LATENT + MASK, arm_channels, (1, arm_patch, arm_patch), (1, arm_patch, arm_patch)
@@ -151,4 +155,6 @@ class RobotWan(WanTransformer3DModel):
         """Velocity [b,16,t,h,2w] of noisy latents ``x`` [b,36,...] at ``timestep``, told of the robot by ``arm`` and of the first
         image by its CLIP tokens; ``times`` 2 is what the release's second pass sees."""
         told = self.robot_tokens(arm)
-        return super().forward(self.with_robot(x, arm, times=times), timestep, told, image, return_dict=False)[0]
+        whole: Any = self.with_robot(x, arm, times=times)
+        made: Any = super().forward(whole, timestep, told, image, return_dict=False)  # type: ignore[arg-type]
+        return made[0]

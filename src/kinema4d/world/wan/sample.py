@@ -20,7 +20,8 @@ from kinema4d.world.wan.options import Sampling
 
 def solver_of(sampling: Sampling) -> Any:
     """diffusers' scheduler, set to these steps."""
-    from diffusers.schedulers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
+    from diffusers.schedulers.scheduling_flow_match_euler_discrete import FlowMatchEulerDiscreteScheduler
+    from diffusers.schedulers.scheduling_unipc_multistep import UniPCMultistepScheduler
 
     if sampling.solver == "euler":
         solver = FlowMatchEulerDiscreteScheduler(shift=sampling.shift)

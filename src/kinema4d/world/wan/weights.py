@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from kinema4d.world.wan import files
 from kinema4d.world.wan.latents import KINEMA4D, PLAIN_4DNEX, PointStats
-from kinema4d.world.wan.model import LATENT, MASK, RobotWan, Variant
+from kinema4d.world.wan.model import LATENT, MASK, RobotWan, SharedRope, Variant
 
 LORA, ADDED, DOMAINS = "pytorch_lora_weights.safetensors", "added_weights.safetensors", "learnable_domain_embeddings"
 FORMAT = "kinema4d wan 1"
@@ -271,5 +271,5 @@ def _assign(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 def _buffers(model: RobotWan) -> None:
     """Tables that no file has: made anew where they were only planned."""
-    rope, config = model.rope, model.config
-    model.rope = type(rope)(config.attention_head_dim, config.patch_size, config.rope_max_seq_len)
+    names = ("attention_head_dim", "patch_size", "rope_max_seq_len")
+    model.rope = SharedRope(*(model.config[n] for n in names))
