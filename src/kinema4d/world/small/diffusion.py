@@ -166,10 +166,9 @@ class DiffusionNet(nn.Module):
         planes, copied, near = [x, known.first, known.robot] + ([base] if known.prior is not None else []), None, None
         aside = self.config.domains > self.config.stacked
         if self.copies is not None:
-            seen = known.first.unflatten(1, (-1, times, rows * columns))[:, :, 0]
-            colour = y.chunk(2, 1)[0] if aside else y
-            near, values = self.copies.near(colour, seen.transpose(1, 2).flatten(2), known.reach)
-            copied = torch.cat([self.copies(near, v) for v in values.chunk(len(seen[0]), -1)], 1)
+            seen = known.first[:, : rows * columns, : 3 * self.config.pixels]
+            near, values = self.copies.near(y.chunk(2, 1)[0] if aside else y, seen, known.reach)
+            copied = self.copies(near, values)
         if aside:  # side by side: a pixel sees both of its halves
             planes = [torch.cat(p.chunk(2, 1), -1).repeat(1, 2, 1) for p in planes]
         once = [known.mask] + ([known.prior[..., x.shape[-1] :]] if known.prior is not None else [])

@@ -30,17 +30,17 @@ class Copies(nn.Module):
 
     def near(self, y: Tensor, first: Tensor, reach: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Tokens of colour [b,n,c] with the first frame's before all others, and that frame in their patches,
-        [b,places,channels*pixels]: how much each frame of each token has of each patch of it [b,n*frames*copies,k], and those [b,k,...].
+        [b,places,3*pixels]: how much each frame of each token has of each patch of it [b,n*frames*copies,k], and those [b,k,...].
         ``reach`` is what is known of contacts."""
         p, h, w = self.config.patch
         _, rows, columns = self.config.grid
-        image = first.unflatten(-1, (-1, p, h, w))[:, :, :, 0].unflatten(1, (rows, columns))
+        image = first.unflatten(-1, (3, p, h, w))[:, :, :, 0].unflatten(1, (rows, columns))
         image = image.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
         wide = F.pad(image, (w // 2, w // 2 - STRIDE, h // 2, h // 2 - STRIDE), mode="replicate")
         values = F.unfold(wide, (h, w), stride=STRIDE).transpose(1, 2)
         size = (rows * h // STRIDE, columns * w // STRIDE)
         context = self.about(y[:, : rows * columns]).transpose(1, 2).unflatten(2, (rows, columns))
-        keys = self.look(values[..., : 3 * h * w]) + F.interpolate(context, size).flatten(2).transpose(1, 2)
+        keys = self.look(values) + F.interpolate(context, size).flatten(2).transpose(1, 2)
         keys = _placed(keys, _grid(*size, 1, 1, 0, 0))
         asked = self.ask(y).unflatten(-1, (-1, KEY)).unflatten(1, (-1, rows * columns))
         asked = _placed(asked, self.places(self.config)[:, None]).flatten(1, 3)
@@ -58,7 +58,7 @@ class Copies(nn.Module):
         return _grid(rows, columns, h // STRIDE, w // STRIDE, h // 2 // STRIDE, w // 2 // STRIDE)
 
     def forward(self, near: Tensor, values: Tensor) -> Tensor:
-        """What each token copies [b,n,copies*channels*pixels], out of what :meth:`near` gave."""
+        """What each token of colour copies [b,n,copies*3*pixels], out of what :meth:`near` gave."""
         p, h, w = self.config.patch
         out = (near @ values).unflatten(1, (-1, p, self.config.copies)).unflatten(-1, (-1, h * w))
         return out.permute(0, 1, 3, 4, 2, 5).flatten(2)  # copies, channels, frames, pixels
@@ -120,21 +120,26 @@ class PixelHead(nn.Module):
         planes = [("noisy", kinds), ("first", kinds), ("robot", told), *([("prior", kinds)] if config.prior else [])]
         names = [f"{name} {kind} {i}" for name, every in planes for kind in every for i in range(3)]
         names += ["mask", *(["known"] if config.prior else []), *(["near", "touched"] if config.touches else [])]
-        return names + [f"copy {i}" for i in range(3 * config.copies * config.stacked)]
+        return names + [f"copy {i}" for i in range(3 * config.copies)]
 
     def forward(self, y: Tensor, planes: list[Tensor], coarse: Tensor, copied: Tensor | None) -> Tensor:
         """Tokens [b,n,c], what is known of their pixels, [b,n,channels*pixels] each, the token's own answer, and what it copied
-        [b,n,copies*channels*pixels]: how much of its answer each pixel leaves out (the ground behind a robot), how much of each copy it
-        takes instead, and what it adds."""
+        [b,m,copies*3*pixels] in the first m tokens, those of colour: how much of its answer each pixel leaves out (the ground
+        behind a robot), how much of each copy it takes instead, and what it adds. Points are not copied: they would be where the
+        thing was."""
         pixels = self.place.shape[1]
-        x = torch.cat([p.unflatten(-1, (-1, pixels)) for p in [*planes, *([] if copied is None else [copied])]], 2)
+        if copied is not None:
+            planes = [*planes, copied.repeat(1, y.shape[1] // copied.shape[1], 1)]
+        x = torch.cat([p.unflatten(-1, (-1, pixels)) for p in planes], 2)
         x, shape = x.flatten(0, 1), (-1, *self.shape)
         shift, mix = self.shift(y).flatten(0, 1)[..., None], self.mix(y).reshape(shape)
         hidden = torch.bmm(self.weight.expand(len(x), -1, -1), x).add_(self.place).add_(shift).relu_()
         out = torch.bmm(mix, hidden).unflatten(0, y.shape[:2])
         coarse = coarse.unflatten(-1, (-1, pixels))
         made = coarse * (1 - out[:, :, :1]) + out[:, :, 1 + self.copies :]
-        if copied is not None:
-            own = copied.unflatten(-1, (self.copies, -1, pixels))
-            made = made + (out[:, :, 1 : 1 + self.copies, None] * (own - coarse[:, :, None])).sum(2)
-        return made.flatten(2)
+        if copied is None:
+            return made.flatten(2)
+        many = copied.shape[1]
+        own = copied.unflatten(-1, (self.copies, 3, pixels)) - coarse[:, :many, None, :3]
+        carried = (out[:, :many, 1 : 1 + self.copies, None] * own).sum(2)
+        return (made + F.pad(carried, (0, 0, 0, made.shape[2] - 3, 0, made.shape[1] - many))).flatten(2)
