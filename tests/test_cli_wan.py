@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,8 @@ def test_encode_train_simulate(place: Path, capsys: pytest.CaptureFixture[str]):
     simulate = ["simulate", "--world", "wan", "--weights", str(base), "--adapter", str(run), "--out", str(out)]
     more = [f"--wan.{n}={v}" for n, v in SIZE.items()]
     main([*simulate, "--episode", f"{place / 'data'}/{id}", *more, "--sampling.steps=2", "--json"])
-    assert load(out).clip.rgb.shape == (49, 48, 80, 3)
+    made: Any = load(out)
+    assert made.clip.rgb.shape == (49, 48, 80, 3)
     capsys.readouterr()
     main(["doctor", "--weights", str(base), "--adapter", str(run), "--json"])
     said = json.loads(capsys.readouterr().out.splitlines()[-1])

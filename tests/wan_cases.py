@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from kinema4d.world.condition import Normalisation
 from kinema4d.world.wan import cache, weights
-from kinema4d.world.wan.model import RobotWan
+from kinema4d.world.wan.model import RobotWan, Variant
 
 WAN: dict[str, Any] = {
     "patch_size": (1, 2, 2), "num_attention_heads": 2, "attention_head_dim": 24, "in_channels": 36, "out_channels": 16, "text_dim": 32,
@@ -23,7 +23,7 @@ TOKENS = 5
 """Of the image."""
 
 
-def a_model(variant: str = "act", seed: int = 0, **more: Any) -> RobotWan:
+def a_model(variant: Variant = "act", seed: int = 0, **more: Any) -> RobotWan:
     """With weights that are random throughout, also where training starts at zero."""
     torch.manual_seed(seed)
     model = RobotWan(variant=variant, image_tokens=TOKENS, arm_grid=(3, 2, 2), arm_patch=3, arm_channels=8, **{**WAN, **more})  # fmt: skip
@@ -44,7 +44,7 @@ def an_input(variant: str = "act", seed: int = 1) -> tuple[torch.Tensor, torch.T
 
 def a_vae(seed: int = 0) -> Any:
     """Wan's VAE with few channels."""
-    from diffusers import AutoencoderKLWan
+    from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
 
     torch.manual_seed(seed)
     return AutoencoderKLWan(base_dim=8, z_dim=16, dim_mult=[1, 1, 1, 1], num_res_blocks=1).eval().requires_grad_(False)

@@ -20,7 +20,7 @@ def linear(s: State, name: str, x: Tensor) -> Tensor:
 
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-6) -> Tensor:
     x = (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + eps)
-    return x if weight is None else x * weight + bias
+    return x if weight is None or bias is None else x * weight + bias
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:

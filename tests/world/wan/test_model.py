@@ -9,11 +9,13 @@ import torch
 import wan_reference as reference
 from wan_cases import WAN, a_model, an_input
 
+from kinema4d.world.wan.model import Variant
+
 HEADS = WAN["num_attention_heads"]
 
 
 @pytest.mark.parametrize("variant", ["act", "pmcond"])
-def test_it_is_the_release_to_rounding(variant: str):
+def test_it_is_the_release_to_rounding(variant: Variant):
     model = a_model(variant)
     x, time, arm, image = an_input(variant)
     with torch.no_grad():

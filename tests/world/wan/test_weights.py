@@ -15,6 +15,7 @@ from wan_cases import TOKENS, a_model, an_input, tiny_base
 
 from kinema4d.world.wan import files, weights
 from kinema4d.world.wan.latents import KINEMA4D, PLAIN_4DNEX, PointStats
+from kinema4d.world.wan.model import Variant
 
 BIG = {
     "patch_size": [1, 2, 2], "num_attention_heads": 40, "attention_head_dim": 128, "in_channels": 36, "out_channels": 16, "text_dim": 4096,
@@ -68,7 +69,7 @@ def released_lora() -> dict[str, list[int]]:
     }  # fmt: skip
 
 
-def released_added(variant: str) -> dict[str, list[int]]:
+def released_added(variant: Variant) -> dict[str, list[int]]:
     out = {
         "learnable_domain_embeddings": [2, 5120], "patch_embedding_arm.weight": [128, 20, 1, 15, 15], "patch_embedding_arm.bias": [128],
         "arm_ln.weight": [128], "arm_ln.bias": [128], "arm_pos_emb": [1, 128, 13, 4, 6], "arm_domain_emb": [2, 128],
@@ -123,7 +124,7 @@ def test_the_fact_sheet_s_counts():
 
 
 @pytest.mark.parametrize("variant", ["act", "pmcond"])
-def test_the_release_fits_key_for_key(big: Path, variant: str):
+def test_the_release_fits_key_for_key(big: Path, variant: Variant):
     adapter = weights.read_adapter(big / variant)
     assert (adapter.kind, adapter.variant, adapter.rank, adapter.scale, adapter.stats) == (
         "kinema4d",

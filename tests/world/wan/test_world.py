@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from kinema4d.world.condition import normalisation
 from kinema4d.world.wan.condition import Told, arm_of, first_latents, given_mask, robot_mask, slope
 from kinema4d.world.wan.latents import KINEMA4D, as_frames, as_video, decode, encode, latent_shape, measured
 from kinema4d.world.wan.metric import metric
+from kinema4d.world.wan.model import Variant
 from kinema4d.world.wan.options import Sampling
 from kinema4d.world.wan.sample import sample, solver_of, velocity
 from kinema4d.world.wan.world import WanWorld
@@ -27,13 +29,13 @@ from kinema4d.world.wan.world import WanWorld
 HEADS = WAN["num_attention_heads"]
 
 
-def told_of(variant: str) -> tuple[Told, torch.Tensor, torch.Tensor]:
+def told_of(variant: Variant) -> tuple[Told, torch.Tensor, torch.Tensor]:
     x, time, arm, image = (v[:1] for v in an_input(variant))
     return Told(x[:, 20:], x[:, 16:20], arm, image), x[:, :16], time
 
 
 @pytest.mark.parametrize("variant", ["act", "pmcond"])
-def test_official_guidance_is_the_release_s_arithmetic_and_single_is_one_pass(variant: str):
+def test_official_guidance_is_the_release_s_arithmetic_and_single_is_one_pass(variant: Variant):
     model = a_model(variant)
     told, x, time = told_of(variant)
     state, args = dict(model.state_dict()), (time, told.arm, told.image)
@@ -65,10 +67,16 @@ def test_the_flow_ends_where_a_known_flow_ends(solver, monkeypatch):
     assert float(times[5]) == pytest.approx(3 * 0.5 / (1 + 2 * 0.5), abs=0.08)  # shift 3 at the middle
 
 
-def test_bad_sampling_is_refused():
-    for field, match in (({"steps": 0}, "at least 1 step"), ({"solver": "x"}, "unknown solver 'x'"), ({"guidance": "x"}, "unknown guidance"), ({"shift": 0.0}, "must be positive")):  # fmt: skip
-        with pytest.raises(ValueError, match=match):
-            Sampling(**field)
+@pytest.mark.parametrize(
+    ("field", "match"),
+    [
+        ({"steps": 0}, "at least 1 step"), ({"solver": "x"}, "unknown solver 'x'"), ({"guidance": "x"}, "unknown guidance"),
+        ({"shift": 0.0}, "must be positive"),
+    ],
+)  # fmt: skip
+def test_bad_sampling_is_refused(field: dict[str, Any], match: str):
+    with pytest.raises(ValueError, match=match):
+        Sampling(**field)
 
 
 def test_conditions_are_as_the_release_has_them():
