@@ -11,13 +11,12 @@ import pytest
 
 pytest.importorskip("diffusers", reason="the full-scale model needs diffusers: pip install 'kinema4d[wan]'")
 pytest.importorskip("transformers", reason="the full-scale model needs transformers: pip install 'kinema4d[wan]'")
-from wan_cases import tiny_weights
-
 from kinema4d.cli import main
 from kinema4d.data.dataset import open_dataset
 from kinema4d.data.generate import Recipe, generate
 from kinema4d.data.store import load
 from kinema4d.world.wan import cache, weights
+from kinema4d.world.wan.tiny import write_weights
 
 SIZE = {"frames": 9, "height": 48, "width": 48}
 
@@ -27,7 +26,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("wan")
     about = {"robots": ("k4arm",), "tasks": ("push",), "height": 48, "width": 80}
     generate(root / "data", Recipe(episodes=2, failures=0, seed=5, **about), workers=1)
-    tiny_weights(root / "weights")
+    write_weights(root / "weights")
     return root
 
 

@@ -154,7 +154,7 @@ def _known(scene: Scene, config: DiffusionConfig, seed: int) -> Known:
     still = np.broadcast_to(scene.image / np.float32(127.5) - 1, (t, h, w, 3))
     nothing = np.zeros((t, h, w, 3), np.float32)
     around = nothing
-    if config.environment:
+    if config.environment and not config.prior:  # the prior has it
         if scene.environment is None:
             raise ValueError("this model wants the first frame's pointmap (environment): give depth")
         seen = np.where(scene.environment.valid[..., None], unit(scene.environment.points, scale), 0)

@@ -15,11 +15,12 @@ pytest.importorskip("diffusers", reason="the full-scale model needs diffusers: p
 pytest.importorskip("peft", reason="training the full-scale model needs peft: pip install 'kinema4d[wan]'")
 import torch
 from safetensors.torch import load_file
-from wan_cases import TOKENS, a_model, an_input, some_latents, tiny_base
+from wan_cases import an_input, some_latents
 
 from kinema4d.train.wan import drawn, shards, train_wan, trained, with_lora
 from kinema4d.train.wan_plan import WanPlan, rate_at
 from kinema4d.world.wan import weights
+from kinema4d.world.wan.tiny import TOKENS, transformer, write_base
 
 PLAN = WanPlan(steps=4, batch=2, rank=2, alpha=1.0, rate=1e-2, warmup=2, save_every=2, log_every=1, checkpointing=False)
 
@@ -42,20 +43,20 @@ def test_every_clip_once_per_epoch_whoever_has_it():
 
 
 def test_only_lora_and_what_was_added_is_trained():
-    model = with_lora(a_model("act"), PLAN)
+    model = with_lora(transformer("act"), PLAN)
     names = set(trained(model))
     assert {n for n in names if "lora_" not in n} == {
-        n for n, _ in a_model("act").named_parameters() if weights.is_added(n)
+        n for n, _ in transformer("act").named_parameters() if weights.is_added(n)
     }
-    assert sum("lora_A" in n for n in names) == len(weights.lora_layers(a_model("act"))) == 16
+    assert sum("lora_A" in n for n in names) == len(weights.lora_layers(transformer("act"))) == 16
     x, time, arm, image = an_input("act")
     with torch.no_grad():  # a LoRA that has learned nothing changes nothing
-        torch.testing.assert_close(model(x, time, arm, image), a_model("act")(x, time, arm, image))
+        torch.testing.assert_close(model(x, time, arm, image), transformer("act")(x, time, arm, image))
 
 
 def test_a_run_that_was_killed_ends_as_one_that_was_not(latents: Path, tmp_path: Path):
     def run(out: Path, steps: int) -> dict[str, torch.Tensor]:
-        train_wan(with_lora(a_model("act"), PLAN), latents, out, replace(PLAN, steps=steps), dtype=torch.float32)
+        train_wan(with_lora(transformer("act"), PLAN), latents, out, replace(PLAN, steps=steps), dtype=torch.float32)
         return load_file(out / weights.LORA) | load_file(out / weights.ADDED)
 
     # The rate depends on all steps: a kill is a run that stopped at its second checkpoint.
@@ -69,17 +70,17 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(latents: Path, tmp_path:
             raise KilledError
 
     with pytest.raises(KilledError):
-        train_wan(with_lora(a_model("act"), PLAN), latents, tmp_path / "cut", PLAN, dtype=torch.float32, tell=kill)
+        train_wan(with_lora(transformer("act"), PLAN), latents, tmp_path / "cut", PLAN, dtype=torch.float32, tell=kill)
     again = run(tmp_path / "cut", 4)
     for name, value in whole.items():
         torch.testing.assert_close(again[name], value, rtol=0, atol=0, msg=name)
     plan = replace(PLAN, rank=4)
     with pytest.raises(ValueError, match="holds a run with rank 2, now 4"):
-        train_wan(with_lora(a_model("act"), plan), latents, tmp_path / "cut", plan, dtype=torch.float32)
+        train_wan(with_lora(transformer("act"), plan), latents, tmp_path / "cut", plan, dtype=torch.float32)
 
 
 def test_what_was_trained_is_saved_and_loaded(latents: Path, tmp_path: Path):
-    tiny_base(tmp_path / "base", seed=0)
+    write_base(tmp_path / "base", seed=0)
     model, _ = weights.load(tmp_path / "base", dtype=torch.float32, image_tokens=TOKENS, arm=(3, 2, 2, 3, 8))
     model = with_lora(model, PLAN)
     train_wan(model, latents, tmp_path / "out", PLAN, dtype=torch.float32)
@@ -95,17 +96,17 @@ SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import torch
-from wan_cases import a_model
+from kinema4d.world.wan.tiny import transformer
 from kinema4d.train.wan import train_wan, with_lora
 from kinema4d.train.wan_plan import WanPlan
 plan = WanPlan(steps=4, batch=2, rank=2, alpha=1.0, rate=1e-2, warmup=2, save_every=2, log_every=1, checkpointing=False)
 torch.set_num_threads(1)
-train_wan(with_lora(a_model("act"), plan), sys.argv[2], sys.argv[3], plan, dtype=torch.float32)
+train_wan(with_lora(transformer("act"), plan), sys.argv[2], sys.argv[3], plan, dtype=torch.float32)
 """
 
 
 def test_two_processes_take_the_steps_of_one(latents: Path, tmp_path: Path):
-    train_wan(with_lora(a_model("act"), PLAN), latents, tmp_path / "one", PLAN, dtype=torch.float32)
+    train_wan(with_lora(transformer("act"), PLAN), latents, tmp_path / "one", PLAN, dtype=torch.float32)
     script = tmp_path / "run.py"
     script.write_text(SCRIPT)
     command = [

@@ -11,11 +11,12 @@ import pytest
 pytest.importorskip("diffusers", reason="the full-scale model needs diffusers: pip install 'kinema4d[wan]'")
 import torch
 from safetensors.torch import save_file
-from wan_cases import TOKENS, a_model, an_input, tiny_base
+from wan_cases import an_input
 
 from kinema4d.world.wan import files, weights
 from kinema4d.world.wan.latents import KINEMA4D, PLAIN_4DNEX, PointStats
 from kinema4d.world.wan.model import Variant
+from kinema4d.world.wan.tiny import TOKENS, transformer, write_base
 
 BIG = {
     "patch_size": [1, 2, 2], "num_attention_heads": 40, "attention_head_dim": 128, "in_channels": 36, "out_channels": 16, "text_dim": 4096,
@@ -186,8 +187,8 @@ def test_what_does_not_fit_is_refused_by_name_before_it_is_loaded(big: Path, tmp
 
 
 def test_what_is_loaded_is_base_plus_half_of_the_lora(tmp_path: Path):
-    state = tiny_base(tmp_path / "base")
-    other = a_model("pmcond", 5)
+    state = write_base(tmp_path / "base")
+    other = transformer("pmcond", 5)
     added = {k: v for k, v in other.state_dict().items() if weights.is_added(k)}
     lora = {}
     for name, layer in weights.lora_layers(other).items():
@@ -215,7 +216,7 @@ def test_what_is_loaded_is_base_plus_half_of_the_lora(tmp_path: Path):
 
 
 def test_4dnex_brings_domains_and_the_robot_starts_at_zero(tmp_path: Path):
-    tiny_base(tmp_path / "base")
+    write_base(tmp_path / "base")
     for i, content in enumerate((torch.randn(2, 48), {"learnable_domain_embeddings": torch.randn(2, 48)})):
         folder = tmp_path / f"n{i}"
         folder.mkdir()
@@ -229,8 +230,8 @@ def test_4dnex_brings_domains_and_the_robot_starts_at_zero(tmp_path: Path):
 
 
 def test_our_own_adapters_come_back_with_their_scale(tmp_path: Path):
-    tiny_base(tmp_path / "base")
-    model = a_model("act", 5)
+    write_base(tmp_path / "base")
+    model = transformer("act", 5)
     added = {k: v for k, v in model.state_dict().items() if weights.is_added(k)}
     lora = {}
     for name, layer in weights.lora_layers(model).items():

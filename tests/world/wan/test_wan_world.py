@@ -13,11 +13,12 @@ pytest.importorskip("transformers", reason="the full-scale model needs transform
 import torch
 import wan_reference as reference
 from diffusion_cases import a_control
-from wan_cases import WAN, a_model, a_vae, an_eye, an_input
+from wan_cases import an_input
 
 from kinema4d.simulate.long import rollout as long_rollout
 from kinema4d.types import Pointmap
 from kinema4d.world.condition import normalisation
+from kinema4d.world.wan import tiny
 from kinema4d.world.wan.condition import Told, arm_of, first_latents, given_mask, robot_mask, slope
 from kinema4d.world.wan.latents import KINEMA4D, as_frames, as_video, decode, encode, latent_shape, measured
 from kinema4d.world.wan.metric import metric
@@ -26,7 +27,7 @@ from kinema4d.world.wan.options import Sampling
 from kinema4d.world.wan.sample import sample, solver_of, velocity
 from kinema4d.world.wan.world import WanWorld
 
-HEADS = WAN["num_attention_heads"]
+HEADS = tiny.WAN["num_attention_heads"]
 
 
 def told_of(variant: Variant) -> tuple[Told, torch.Tensor, torch.Tensor]:
@@ -36,7 +37,7 @@ def told_of(variant: Variant) -> tuple[Told, torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("variant", ["act", "pmcond"])
 def test_official_guidance_is_the_release_s_arithmetic_and_single_is_one_pass(variant: Variant):
-    model = a_model(variant)
+    model = tiny.transformer(variant)
     told, x, time = told_of(variant)
     state, args = dict(model.state_dict()), (time, told.arm, told.image)
     with torch.no_grad():
@@ -54,7 +55,7 @@ def test_the_flow_ends_where_a_known_flow_ends(solver, monkeypatch):
     """Of a velocity that points from noise to one clip, every solver ends at that clip; times are shifted towards noise."""
     told, x, _ = told_of("act")
     goal = torch.randn(x.shape, generator=torch.Generator().manual_seed(3))
-    model = a_model("act")
+    model = tiny.transformer("act")
 
     def toward(model, told, x, time, sampling):
         return (x - goal) / (time / 1000)
@@ -80,7 +81,7 @@ def test_bad_sampling_is_refused(field: dict[str, Any], match: str):
 
 
 def test_conditions_are_as_the_release_has_them():
-    vae = a_vae()
+    vae = tiny.vae()
     s = slope(6, 9)
     assert s[0, 0].tolist() == [0, 0, 1]
     assert s[-1, -1].tolist() == [1, 1, 0]
@@ -116,7 +117,7 @@ def test_conditions_are_as_the_release_has_them():
 
 
 def test_latents_come_back_and_points_have_their_own_scale():
-    vae = a_vae()
+    vae = tiny.vae()
     video = torch.rand(1, 3, 5, 16, 24) * 2 - 1
     z = encode(vae, video)
     raw = vae.encode(video).latent_dist.mode()
@@ -168,8 +169,10 @@ def test_the_robot_fixes_scale_and_shift_of_the_whole_scene():
 
 @pytest.fixture(scope="module")
 def world() -> WanWorld:
-    clip, eye = an_eye()
-    return WanWorld(a_model("act"), a_vae(), clip, eye, frames=9, height=48, width=48, sampling=Sampling(steps=2))
+    clip, eye = tiny.eye()
+    return WanWorld(
+        tiny.transformer("act"), tiny.vae(), clip, eye, frames=9, height=48, width=48, sampling=Sampling(steps=2)
+    )
 
 
 def test_the_whole_path_makes_a_metric_clip(world: WanWorld):
