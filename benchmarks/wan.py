@@ -24,8 +24,8 @@ import torch
 import tyro
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-import wan_reference as reference
-from wan_cases import an_input, some_latents
+import wan_reference as reference  # pyright: ignore[reportMissingImports]
+from wan_cases import an_input, some_latents  # pyright: ignore[reportMissingImports]
 
 from kinema4d.train.wan import loss_of, train_wan, with_lora
 from kinema4d.train.wan_plan import WanPlan
