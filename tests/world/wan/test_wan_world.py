@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -204,3 +205,25 @@ def test_longer_signals_go_on_in_chunks(world: WanWorld):
     image, control = a_control()
     made = long_rollout(replace(world, frames=5), image, control, depth=None)
     assert len(made.clip) == len(control)
+
+
+def test_real_latents_of_wan_are_scaled_as_we_scale(data: Path):
+    """Latents that a Wan2.1 pipeline left: scaled by its own statistics they are about one wide, and channel for channel the unscaled ones
+    have the means and deviations that the VAE's configuration says, within what one clip may differ."""
+    file = data / "wan" / "test_latents_wan.pth"
+    if not file.is_file():
+        pytest.skip(f"no real latents at {file}")
+    z = torch.load(file, map_location="cpu", weights_only=True).float()
+    assert z.shape == (1, 16, 16, 40, 64)
+    assert abs(float(z.mean())) < 0.2
+    assert 0.7 < float(z.std()) < 1.3
+    config = tiny.vae().config
+    mean, std = (torch.tensor(v).view(1, -1, 1, 1, 1) for v in (config["latents_mean"], config["latents_std"]))
+    raw = z * std + mean
+    spread = raw.std((0, 2, 3, 4)) / torch.tensor(config["latents_std"])
+    assert 0.5 < float(spread.min()) <= float(spread.max()) < 1.5
+    found = measured([z])
+    assert (found.mean, found.std) == (
+        pytest.approx(float(z.mean()), abs=1e-4),
+        pytest.approx(float(z.std()), rel=1e-3),
+    )
