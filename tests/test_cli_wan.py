@@ -43,6 +43,9 @@ def test_encode_train_simulate(place: Path, capsys: pytest.CaptureFixture[str]):
     main(encode)
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["kept"] == 2
     assert stamps == [f.stat().st_mtime_ns for f in files]
+    with pytest.raises(SystemExit):
+        main([*encode[:-1], "--frames=5"])
+    assert "holds latents of (3, 6, 6) (times, rows, columns), now (2, 6, 6)" in capsys.readouterr().err
     one = cache.read(files[0])
     assert one.colour.shape == (16, 3, 6, 6)
     assert one.first.shape == (16, 3, 6, 12)

@@ -46,18 +46,12 @@ def _weights(weights: Path | None, adapter: Path | None, json: bool) -> None:
         raise ValueError("an adapter is checked against its base: give --weights too")
     try:
         from kinema4d.world.wan.load import check
-        from kinema4d.world.wan.memory import load_of
+        from kinema4d.world.wan.memory import LOWER, load_of
     except ImportError as error:
         raise ValueError(f"checking weights needs {error.name}: pip install 'kinema4d[wan]'") from None
     found = check(weights, adapter)
     config = json_module.loads((weights / "transformer" / "config.json").read_text())
-    needs = {
-        name: round(load_of(config, **options).total_gb, 1)
-        for name, options in {
-            "as it is": {}, "--wan.offload model": {"offload": "model"},
-            "--wan.offload model --wan.quantise fp8": {"offload": "model", "weights": "float8"}, "--wan.offload sequential": {"offload": "sequential"},
-        }.items()
-    }  # fmt: skip
+    needs = {n: round(load_of(config, **o).total_gb, 1) for n, o in {"as it is": {}, **LOWER}.items()}
     if json:
         print(json_module.dumps({**found, "needs_gb": needs}))
         return

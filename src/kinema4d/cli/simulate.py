@@ -128,7 +128,7 @@ def simulate(
         flows = hasattr(maker, "net")  # worlds that are sampled by a flow
         if not flows and (steps is not None or text is not None):
             raise ValueError(
-                f"the world {maker.name} has no flow: leave out --steps and --text, or use --world small-direct"
+                f"--steps and --text are for small-direct, not for {maker.name} (wan has --sampling.steps)"
             )
         options: dict[str, Any] = {"support": support} if sees else {}
         if flows:

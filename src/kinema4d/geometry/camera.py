@@ -29,6 +29,12 @@ def unproject(K: Float[np.ndarray, "3 3"], depth: Float[np.ndarray, "*t h w"]) -
     return (depth[..., None] * rays(K, depth.shape[-2], depth.shape[-1])).astype(np.float32)
 
 
+def picks(size: tuple[int, ...], other: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of a picture of this size that one of another size sees of its geometry: the middles of its pixels."""
+    rows, columns = (((np.arange(n) + 0.5) * whole / n).astype(int) for n, whole in zip(other, size, strict=True))
+    return rows, columns
+
+
 def rays(K: Float[np.ndarray, "3 3"], height: int, width: int) -> Float[np.ndarray, "h w 3"]:
     """``K^-1 [u, v, 1]`` at every pixel centre: z is 1."""
     u, v = np.meshgrid(np.arange(width, dtype=np.float64), np.arange(height, dtype=np.float64))

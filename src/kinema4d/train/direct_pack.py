@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float16, Float32, Int8, UInt8
 from kinema4d.data.dataset import Dataset, open_dataset
 from kinema4d.data.pool import Progress, spread
 from kinema4d.files import whole_file
-from kinema4d.geometry.camera import T_camera_world, project
+from kinema4d.geometry.camera import T_camera_world, picks, project
 from kinema4d.geometry.se3 import apply, invert
 from kinema4d.robot.recorded import control_of
 from kinema4d.train.move_pack import the_small_world
@@ -30,7 +30,7 @@ from kinema4d.world.condition import Normalisation
 from kinema4d.world.protocol import first_depth
 from kinema4d.world.small import painter
 from kinema4d.world.small.diffusion_config import DiffusionConfig
-from kinema4d.world.small.direct import config_of, picks, scene_of, small
+from kinema4d.world.small.direct import config_of, scene_of, small
 from kinema4d.world.small.patches import Scene, reach_of
 
 NOWHERE = -128

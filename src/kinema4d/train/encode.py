@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,15 @@ from PIL import Image
 
 from kinema4d.data.dataset import open_dataset
 from kinema4d.data.pool import Progress
+from kinema4d.geometry.camera import picks
 from kinema4d.robot.recorded import control_of
-from kinema4d.types import Control, Episode, Pointmap
-from kinema4d.world.condition import Normalisation, normalisation
-from kinema4d.world.wan import cache
+from kinema4d.types import Episode
+from kinema4d.world.condition import Normalisation
+from kinema4d.world.frames import at_size, window
+from kinema4d.world.wan import cache, files
 from kinema4d.world.wan.condition import first_latents, robot_latents, robot_mask
-from kinema4d.world.wan.latents import PointStats, as_video, encode, measured
-from kinema4d.world.wan.world import at_size, looked
+from kinema4d.world.wan.latents import PointStats, as_video, encode, latent_shape, measured
+from kinema4d.world.wan.world import looked
 
 PLAIN = PointStats(mean=0.0, std=1.0)
 """Latents are kept without the scaling of pointmaps, which may be measured anew."""
@@ -53,11 +54,16 @@ def encode_dataset(
     dataset, out = open_dataset(Path(root)), Path(out)
     rank, many = processes()
     mine = list(ids if ids is not None else dataset.ids)[rank::many]
+    shape = latent_shape(frames, height, width)
     out.mkdir(parents=True, exist_ok=True)
     count = {"encoded": 0, "kept": 0, "left_out": 0}
     for n, id in enumerate(mine):
         path = out / f"{id}.safetensors"
         if path.is_file():
+            if (found := files.header(path)[0]["colour"].shape[1:]) != shape:
+                raise ValueError(
+                    f"{path} holds latents of {found} (times, rows, columns), now {shape}; use another --out"
+                )
             count["kept"] += 1
         else:
             try:
@@ -87,13 +93,9 @@ def latents_of(episode: Episode, vae: Any, clip: Any, eye: Any, *, frames: int, 
         raise ValueError(f"{episode.source or 'the episode'} has {len(shot)} frames, the model learns from {frames}")
     if not shot.pointmap.valid.any():
         raise ValueError(f"{episode.source or 'the episode'} has no geometry: there is no pointmap to learn")
-    from kinema4d.world.frames import window
-
-    control: Control = at_size(window(control_of(episode), slice(0, frames)), height, width)
+    control = at_size(window(control_of(episode), slice(0, frames)), height, width)
     rgb = np.stack([_picture(f, height, width) for f in shot.rgb[:frames]]) / np.float32(255)
-    rows, columns = (
-        ((np.arange(n) + 0.5) * m / n).astype(int) for n, m in zip((height, width), shot.rgb.shape[1:3], strict=True)
-    )
+    rows, columns = picks(shot.rgb.shape[1:3], (height, width))
     points, valid = (a[:frames][:, rows][:, :, columns] for a in (shot.pointmap.points, shot.pointmap.valid))
     world = _extent(points, valid)
     values = np.where(valid[..., None], world.apply(points).clip(0, 1), 0).astype(np.float32)
@@ -110,8 +112,7 @@ def latents_of(episode: Episode, vae: Any, clip: Any, eye: Any, *, frames: int, 
 def _extent(points: np.ndarray, valid: np.ndarray) -> Normalisation:
     """Of a scene, for each axis, without its furthest points."""
     low, high = np.percentile(points[valid].astype(np.float64), CLIPPED, axis=0)
-    box = Pointmap(points=np.stack([low, high])[None, None].astype(np.float32), valid=np.ones((1, 1, 2), bool))
-    return replace(normalisation(box), minimum=low, maximum=np.maximum(high, low + 1e-6))
+    return Normalisation(minimum=low, maximum=np.maximum(high, low + 1e-6))
 
 
 def _picture(image: np.ndarray, height: int, width: int) -> np.ndarray:

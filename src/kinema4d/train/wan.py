@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def with_lora(model: RobotWan, plan: WanPlan, start: str | Path | None = None) -
         adapter = weights.read_adapter(start)
         if adapter.rank != plan.rank:
             raise ValueError(f"{start} has a LoRA of rank {adapter.rank}, the plan says {plan.rank}")
-        pairs = weights.pairs_of(weights._read(adapter.folder / weights.LORA), adapter.folder / weights.LORA)
+        pairs = weights.pairs_of(weights.tensors_in(adapter.folder / weights.LORA), adapter.folder / weights.LORA)
         ratio = adapter.scale / (plan.alpha / plan.rank)  # the same weights at another alpha
         state = {
             f"{n}.lora_{s}.weight": x * (ratio if s == "B" else 1)
@@ -170,7 +171,7 @@ def train_wan(
         total = torch.zeros((), device=accelerator.device)
         for k, i in enumerate(mine):
             last = k + 1 == len(mine)
-            with accelerator.no_sync(whole) if not last else _nothing():
+            with accelerator.no_sync(whole) if not last else nullcontext():
                 loss = loss_of(whole, cache.read(paths[i]), plan, stats, (step, me + many * k), variant=variant, device=accelerator.device, dtype=dtype)  # fmt: skip
                 accelerator.backward(loss / len(mine))
             total += loss.detach() / len(mine)
@@ -204,14 +205,6 @@ def train_wan(
             if tell is not None:
                 tell(step + 1, found)
     return out
-
-
-class _nothing:  # noqa: N801
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def _save(out: Path, plan: WanPlan, step: int, model: nn.Module, optimiser: Any, average: dict[str, Tensor] | None, stats: PointStats, about: dict[str, Any]) -> None:  # fmt: skip
@@ -261,10 +254,3 @@ def _log(out: Path, step: int, found: dict[str, float]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     with (out / "log.jsonl").open("a") as file:
         file.write(json.dumps({"step": step, **{k: round(v, 6) for k, v in found.items()}}) + "\n")
-
-
-def shards(ids: Sequence[str], rank: int, count: int) -> Iterator[str]:
-    """The episodes of one process of many: all of them together once."""
-    if not 0 <= rank < count:
-        raise ValueError(f"process {rank} of {count}")
-    yield from ids[rank::count]

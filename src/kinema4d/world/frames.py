@@ -1,4 +1,4 @@
-"""Some frames of a control signal, and signals one after the other."""
+"""Some frames of a control signal, signals one after the other, and at another size."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from kinema4d.geometry.camera import picks
 from kinema4d.types import Arm, Control, Pointmap, Solid
 
 
@@ -22,6 +23,19 @@ def window(control: Control, frames: slice | np.ndarray) -> Control:
         rgb=None if control.rgb is None else control.rgb[frames],
         arms=tuple(_arm(a, frames) for a in control.arms),
         solids=tuple(replace(s, Ts_world_link=s.Ts_world_link[frames]) for s in control.solids),
+    )
+
+
+def at_size(control: Control, height: int, width: int) -> Control:
+    """A control signal at another size, by the nearest pixel; its camera goes along."""
+    rows, columns = picks((control.camera.height, control.camera.width), (height, width))
+    pick = lambda a: a[:, rows][:, :, columns]  # noqa: E731
+    return replace(
+        control,
+        camera=control.camera.resized(height, width),
+        pointmap=Pointmap(points=pick(control.pointmap.points), valid=pick(control.pointmap.valid)),
+        link_ids=pick(control.link_ids),
+        rgb=None if control.rgb is None else pick(control.rgb),
     )
 
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from wan_cases import an_input
 
-from kinema4d.world.wan import files, weights
+from kinema4d.world.wan import files, memory, weights
 from kinema4d.world.wan.latents import KINEMA4D, PLAIN_4DNEX, PointStats
 from kinema4d.world.wan.model import Variant
 from kinema4d.world.wan.tiny import TOKENS, transformer, write_base
@@ -113,6 +113,16 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
         hollow(root / variant / weights.LORA, released_lora())
         hollow(root / variant / weights.ADDED, released_added(variant), dtype="F32")
     return root
+
+
+def test_what_it_takes_is_counted_from_its_sizes():
+    shapes = {n: s for n, s in released_base().items() if "text_embedder" not in n}
+    assert memory.parameters_of(BIG) == sum(torch.Size(s).numel() for s in shapes.values())
+    whole = memory.load_of(BIG)
+    assert whole.tokens == 35_100
+    needs = {n: memory.load_of(BIG, **o).total_gb for n, o in memory.LOWER.items()}
+    assert all(gb < whole.total_gb for gb in needs.values())
+    assert f"--wan.offload sequential: {needs['--wan.offload sequential']:.1f} GB" in memory.advice(BIG)
 
 
 def test_the_fact_sheet_s_counts():

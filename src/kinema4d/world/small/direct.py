@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Float, Float32, UInt8
 from PIL import Image
 
-from kinema4d.geometry.camera import unproject
-from kinema4d.types import Camera, Clip, Control, Pointmap, Rollout
-from kinema4d.world.frames import window
+from kinema4d.geometry.camera import picks, unproject
+from kinema4d.types import Clip, Control, Pointmap, Rollout
+from kinema4d.world.frames import at_size, window
 from kinema4d.world.protocol import check_view
 from kinema4d.world.small.machine import guard
 
@@ -137,12 +137,6 @@ def scene_of(
     )  # fmt: skip
 
 
-def picks(size: tuple[int, ...], less: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and columns of a picture of this size that a smaller one sees of its geometry: the middles of its pixels."""
-    rows, columns = (((np.arange(n) + 0.5) * whole / n).astype(int) for n, whole in zip(less, size, strict=True))
-    return rows, columns
-
-
 def small(image: UInt8[np.ndarray, "h w 3"], height: int, width: int) -> UInt8[np.ndarray, "_ _ 3"]:
     """A picture of this size, by the mean of what each pixel covers."""
     return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BOX))
@@ -174,15 +168,9 @@ def reconstructed(
     from kinema4d.world.small.checkpoint import load_small
 
     eyes = eyes or load_small()[0]
-    h, w = rgb.shape[1:3]
-    rows, columns = picks((control.camera.height, control.camera.width), rgb.shape[1:3])
-    K = np.array(control.camera.K)
-    for axis, (size, whole) in enumerate(((w, control.camera.width), (h, control.camera.height))):
-        K[axis, :2] *= size / whole
-        K[axis, 2] = (K[axis, 2] + 0.5) * size / whole - 0.5
-    robot = control.mask[:, rows][:, :, columns] & told
-    z = control.pointmap.points[:, rows][:, :, columns, 2]
-    camera = Camera(K=K, T_world_camera=control.camera.poses(1)[0], height=h, width=w)
+    seen = at_size(control, *rgb.shape[1:3])
+    camera = replace(seen.camera, T_world_camera=seen.camera.poses(1)[0])
+    robot, z = seen.mask & told, seen.pointmap.depth
     views = (
         View(rgb=c, depth=np.where(r, d, 0), robot=r, camera=camera) for c, r, d in zip(rgb, robot, z, strict=True)
     )

@@ -15,13 +15,13 @@ from PIL import Image
 from scipy.ndimage import binary_dilation
 from torch import Tensor
 
-from kinema4d.geometry.camera import unproject
+from kinema4d.geometry.camera import picks, unproject
 from kinema4d.types import Control, Pointmap
 from kinema4d.world.frames import window
 from kinema4d.world.small import direct
 from kinema4d.world.small.diffusion import DiffusionNet
 from kinema4d.world.small.diffusion_config import DiffusionConfig
-from kinema4d.world.small.direct import picks, small
+from kinema4d.world.small.direct import small
 from kinema4d.world.small.patches import STEPS, Scene, cut, joined, known_of, sample, scale_of, some, undomained
 from kinema4d.world.small.prior import Prior
 

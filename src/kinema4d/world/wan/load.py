@@ -86,7 +86,7 @@ def place_of(setup: Setup) -> torch.device:
     """Where the model computes."""
     name = ("cuda" if torch.cuda.is_available() else "cpu") if setup.device == "auto" else setup.device
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"--device {name}: torch sees no GPU here; use --device cpu, or install torch with CUDA")
+        raise ValueError(f"device {name}: torch sees no GPU here; use cpu, or install torch with CUDA")
     return torch.device(name)
 
 
@@ -105,7 +105,7 @@ def _placed(model: RobotWan, vae: Any, clip: Any, setup: Setup) -> None:
         try:
             from torchao.quantization import Int8WeightOnlyConfig, quantize_  # pyright: ignore[reportMissingImports]
         except ImportError:
-            raise ValueError("--quantise int8 needs torchao: pip install torchao") from None
+            raise ValueError("--wan.quantise int8 needs torchao: pip install torchao") from None
         quantize_(model, Int8WeightOnlyConfig(), filter_fn=lambda m, name: name in weights.lora_layers(model))
     if setup.attention is not None:
         model.set_attention_backend(setup.attention)

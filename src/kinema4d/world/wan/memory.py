@@ -76,15 +76,17 @@ def load_of(
     )
 
 
+LOWER: dict[str, dict[str, Any]] = {
+    "--wan.offload model": {"offload": "model"},
+    "--wan.quantise fp8": {"weights": "float8"},
+    "--wan.offload model --wan.quantise fp8": {"offload": "model", "weights": "float8"},
+    "--wan.offload sequential": {"offload": "sequential"},
+}
+"""Options that lower what is needed on the card."""
+
+
 def advice(config: Mapping[str, Any], **now: Any) -> str:
     """Which options lower what is needed, and by how much."""
     base = load_of(config, **now)
-    lines = []
-    for name, change in {
-        "--offload model": {"offload": "model"}, "--quantise fp8": {"weights": "float8"},
-        "--offload model --quantise fp8": {"offload": "model", "weights": "float8"}, "--offload sequential": {"offload": "sequential"},
-    }.items():  # fmt: skip
-        less = load_of(config, **{**now, **change})
-        if less.total_gb < base.total_gb - 0.05:
-            lines.append(f"{name}: {less.total_gb:.1f} GB instead of {base.total_gb:.1f}")
-    return "; ".join(lines) or "fewer frames or a smaller picture"
+    less = {name: load_of(config, **{**now, **change}).total_gb for name, change in LOWER.items()}
+    return "; ".join(f"{name}: {gb:.1f} GB instead of {base.total_gb:.1f}" for name, gb in less.items())

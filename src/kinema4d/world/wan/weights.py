@@ -200,7 +200,7 @@ def load(base: str | Path, adapter: str | Path | None = None, *, dtype: torch.dt
     keep = model._keep_in_fp32_modules or []
     kind = lambda name: torch.float32 if is_added(name) or any(k in name for k in keep) else dtype  # noqa: E731
     for file in sorted({t.file for t in found.values()}):
-        _assign(model, {n: v.to(kind(n)) for n, v in _read(file).items() if n in found})
+        _assign(model, {n: v.to(kind(n)) for n, v in tensors_in(file).items() if n in found})
     _buffers(model)
     _assign(model, {n: torch.empty(p.shape) for n, p in model.named_parameters() if is_added(n)})
     model.start()
@@ -215,9 +215,9 @@ def _add(model: RobotWan, adapter: Adapter, *, fuse: bool) -> None:
         source = next(p for p in (folder / f"{DOMAINS}.safetensors", folder / f"{DOMAINS}.pt") if p.is_file())
         model.learnable_domain_embeddings.data.copy_(_domains(source))
     else:
-        _assign(model, {n: v.float() for n, v in _read(folder / ADDED).items()})
+        _assign(model, {n: v.float() for n, v in tensors_in(folder / ADDED).items()})
     if adapter.rank and fuse:
-        add_lora(model, pairs_of(_read(folder / LORA), folder / LORA), adapter.scale)
+        add_lora(model, pairs_of(tensors_in(folder / LORA), folder / LORA), adapter.scale)
 
 
 @torch.no_grad()
@@ -249,7 +249,8 @@ def save_adapter(folder: str | Path, lora: Mapping[str, Tensor], added: Mapping[
             file.write_bytes(save({k: v.detach().cpu().contiguous() for k, v in state.items()}, said))
 
 
-def _read(file: Path) -> dict[str, Tensor]:
+def tensors_in(file: Path) -> dict[str, Tensor]:
+    """All of a file."""
     from safetensors.torch import load_file
 
     return load_file(file)
@@ -257,7 +258,7 @@ def _read(file: Path) -> dict[str, Tensor]:
 
 def _domains(file: Path) -> Tensor:
     """4DNeX's embeddings: a tensor, or a dict of one."""
-    found = _read(file) if file.suffix == files.SAFE else torch.load(file, map_location="cpu", weights_only=True)
+    found = tensors_in(file) if file.suffix == files.SAFE else torch.load(file, map_location="cpu", weights_only=True)
     if isinstance(found, Mapping):
         found = next(iter(found.values()))
     if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 2:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 from kinema4d.geometry.camera import unproject
 from kinema4d.types import Control, Pointmap, Rollout
 from kinema4d.world.compose import clip_from
-from kinema4d.world.frames import window
+from kinema4d.world.frames import at_size, window
 from kinema4d.world.protocol import check_view
 from kinema4d.world.wan.condition import Told, arm_of, first_latents, given_mask, robot_latents, robot_mask
 from kinema4d.world.wan.latents import GROUP, KINEMA4D, STRIDE, PointStats, as_frames, decode
@@ -107,7 +107,7 @@ class WanWorld:
         return {
             "world": self.name,
             "seed": seed,
-            "sampling": sampling.__dict__,
+            "sampling": asdict(sampling),
             "variant": self.model.variant,
             "weights": dict(self.about),
             "metric": {
@@ -142,24 +142,6 @@ def looked(clip: Any, eye: Any, image: UInt8[np.ndarray, "h w 3"]) -> Tensor:
     pixels = eye(images=Image.fromarray(image), return_tensors="pt")["pixel_values"]
     found = clip(pixel_values=pixels.to(clip.device, clip.dtype), output_hidden_states=True)
     return found.hidden_states[-2].float()
-
-
-def at_size(control: Control, height: int, width: int) -> Control:
-    """A control signal at another size, by the nearest pixel; its camera goes along."""
-    camera = control.camera
-    rows, columns = (
-        ((np.arange(n) + 0.5) * m / n).astype(int) for n, m in ((height, camera.height), (width, camera.width))
-    )
-    K = camera.K.copy()
-    for axis, (new, old) in enumerate(((width, camera.width), (height, camera.height))):
-        K[axis, :2] *= new / old
-        K[axis, 2] = (K[axis, 2] + 0.5) * new / old - 0.5
-    pick = lambda a: a[:, rows][:, :, columns]  # noqa: E731
-    return replace(
-        control, camera=replace(camera, K=K, height=height, width=width), link_ids=pick(control.link_ids),
-        pointmap=Pointmap(points=pick(control.pointmap.points), valid=pick(control.pointmap.valid)),
-        rgb=None if control.rgb is None else pick(control.rgb),
-    )  # fmt: skip
 
 
 def _resized(frames: np.ndarray, height: int, width: int) -> np.ndarray:
