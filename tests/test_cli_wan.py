@@ -7,10 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("diffusers", reason="the full-scale model needs diffusers: pip install 'kinema4d[wan]'")
 pytest.importorskip("transformers", reason="the full-scale model needs transformers: pip install 'kinema4d[wan]'")
+import torch
+
 from kinema4d.cli import main
 from kinema4d.data.dataset import open_dataset
 from kinema4d.data.generate import Recipe, generate
@@ -66,6 +69,31 @@ def test_encode_train_simulate(place: Path, capsys: pytest.CaptureFixture[str]):
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert said["adapter"]["variant"] == "act"
     assert said["needs_gb"]["as it is"] > 0
+
+
+def test_points_alone_from_4dnex_with_clips_held_out(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    base, latents, nex, run = place / "weights", tmp_path / "latents", tmp_path / "nex", tmp_path / "run"
+    size = [f"--{n}={v}" for n, v in SIZE.items()]
+    main(["data", "encode", str(place / "data"), "--vae", str(base), "--out", str(latents), *size, "--release"])
+    assert len(list((latents / "release" / "pointmap_latents").glob("*.pt"))) == 2
+    nex.mkdir()
+    torch.save(torch.randn(2, 48), nex / "learnable_domain_embeddings.pt")
+    train = ["train", "--preset", "wan-lora", "--weights", str(base), "--adapter", str(nex), "--variant", "pmcond", "--data", str(latents)]  # fmt: skip
+    plan = ["--wan.rank=2", "--wan.batch=1", "--wan.warmup=1", "--wan.held-out=1", "--wan.rollout-steps=2", "--wan.ema=0.9", "--steps=2"]  # fmt: skip
+    main([*train, "--out", str(run), *plan])
+    said = json.loads((run / "log.jsonl").read_text().splitlines()[-1])
+    assert {"val/psnr_db", "val/ssim", "val/points_m", "val/cd_l1_m"} < said.keys()
+    assert weights.read_adapter(run).variant == "pmcond"
+    id = open_dataset(place / "data").ids[0]
+    simulate = ["simulate", "--world", "wan", "--weights", str(base), "--adapter", str(run), "--out", str(tmp_path / "out")]  # fmt: skip
+    more = [f"--wan.{n}={v}" for n, v in SIZE.items()]
+    main([*simulate, "--episode", f"{place / 'data'}/{id}", *more, "--sampling.steps=2", "--sampling.guidance=official", "--sampling.solver=euler"])  # fmt: skip
+    made: Any = load(tmp_path / "out")
+    assert np.isfinite(made.clip.pointmap.points).all()
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main([*train, "--out", str(tmp_path / "other"), *plan[:-3], "--wan.held-out=2", "--steps=2"])
+    assert "2 of 2 clips held out leave none to learn from" in capsys.readouterr().err
 
 
 def test_what_is_missing_is_said(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

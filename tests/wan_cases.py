@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
+from kinema4d.data.dataset import open_dataset
+from kinema4d.data.generate import Recipe, generate
+from kinema4d.train.encode import encode_dataset, measure
+from kinema4d.train.wan import split_of, train_wan, with_lora
+from kinema4d.train.wan_plan import WanPlan
+from kinema4d.train.wan_rollouts import Rollouts
 from kinema4d.world.condition import Normalisation
-from kinema4d.world.wan import cache
-from kinema4d.world.wan.tiny import TOKENS
+from kinema4d.world.wan import cache, tiny
+from kinema4d.world.wan.latents import KINEMA4D
+from kinema4d.world.wan.model import RobotWan
+from kinema4d.world.wan.options import Sampling
+from kinema4d.world.wan.sample import sample
+from kinema4d.world.wan.tiny import TOKENS, vae
 
 
 def an_input(variant: str = "act", seed: int = 1) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -30,3 +42,80 @@ def some_latents(folder: Path, count: int, seed: int = 0) -> None:
             mask=(draw(3, 6, 6) > 0).to(torch.uint8), first=draw(16, 3, 6, 12), image=draw(TOKENS, 20),
         )  # fmt: skip
         cache.write(folder / f"{i:03d}.safetensors", latents, scale=box, world=box, source=f"made {i}")
+
+
+def tiny_rollouts(folder: Path | str, plan: WanPlan) -> Rollouts:
+    return Rollouts(split_of(cache.listed(folder), plan)[1], vae(), KINEMA4D, steps=2)
+
+
+def traced(config: dict[str, Any], *, frames: int = 49, height: int = 480, width: int = 720) -> dict[str, float]:
+    """What one pass of a model in bf16 takes, read off tensors that have sizes and no content: any size can be traced anywhere."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed._tools.mem_tracker import MemTracker
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    t, h, w = 1 + (frames - 1) // 4, height // 8, width // 8
+    with FakeTensorMode(), torch.no_grad():
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            model = RobotWan(**config)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        draw = lambda *shape: torch.zeros(shape, dtype=torch.bfloat16)  # noqa: E731
+        inputs = draw(1, 36, t, h, 2 * w), torch.zeros(1), draw(1, 20, t, h, 2 * w), draw(1, 257, config["image_dim"])
+        memory, work = MemTracker(), FlopCounterMode(display=False)
+        memory.track_external(model)
+        with memory:
+            model(*inputs)
+        with sdpa_kernel(SDPBackend.MATH), work:  # the other kernels of a CPU are not counted
+            model(*inputs)
+    peak = {str(k): v for k, v in next(iter(memory.get_tracker_snapshot("peak").values())).items()}
+    weights = next(v for k, v in peak.items() if k.endswith("PARAM"))
+    return {
+        "weights_gb": weights / 1e9,
+        "activations_gb": (peak["Total"] - weights) / 1e9,
+        "tflop": work.get_total_flops() / 1e12,
+    }
+
+
+def encoded_episodes(root: Path, count: int) -> tuple[Path, Path]:
+    """Latents of simulated episodes, as many as that, and of one more."""
+    about: dict[str, Any] = {"robots": ("k4arm",), "tasks": ("push",), "height": 48, "width": 80}
+    generate(root / "data", Recipe(episodes=count + 1, failures=0, seed=5, **about), workers=1)
+    clip, eye = tiny.eye()
+    ids = open_dataset(root / "data").ids
+    coders: dict[str, Any] = {"vae": tiny.vae(), "clip": clip, "eye": eye, "frames": 9, "height": 48, "width": 48}
+    for name, some in {"many": ids[1:], "one": ids[:1]}.items():
+        encode_dataset(root / "data", root / name, ids=some, **coders)
+    return root / "many", root / "one"
+
+
+def overfit(root: Path, *, episodes: int, heads: int, base_steps: int, steps: int) -> tuple[float, float]:
+    """A LoRA learns one episode and draws it from noise: PSNR of its latents against the truth's before and after, in dB of their range.
+    The base first learns other episodes with all of its parameters, for LoRAs are made for a base that can take off noise. Latents are
+    compared, not pictures: the decoder of a VAE that never learned turns small errors into large ones."""
+    many, one = encoded_episodes(root, episodes)
+    torch.manual_seed(0)
+    model = tiny.transformer("act", num_attention_heads=heads, ffn_dim=32 * heads)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.ndim > 1 and "table" not in name and "emb" not in name:
+                p.mul_(0.5)
+    model.start()
+    model.requires_grad_(True)
+    plan = WanPlan(rank=4 * heads, alpha=4.0 * heads, batch=4, rate=3e-3, warmup=20, steps=steps, save_every=steps, checkpointing=False)  # fmt: skip
+    stats = measure(many)
+    base = replace(plan, steps=base_steps, save_every=base_steps)
+    train_wan(model, many, root / "base", base, stats=stats, dtype=torch.float32)
+    latents = cache.read(cache.listed(one)[0])
+    goal = latents.target(stats)[None]
+
+    def found() -> float:
+        made = sample(model.eval(), latents.told(stats, "act"), sampling=Sampling(steps=20))
+        return float(10 * torch.log10((goal.max() - goal.min()) ** 2 / (made - goal).square().mean()))
+
+    before = found()
+    model = with_lora(model, plan)
+    train_wan(model, one, root / "run", plan, stats=stats, dtype=torch.float32)
+    return before, found()

@@ -15,11 +15,13 @@ pytest.importorskip("diffusers", reason="the full-scale model needs diffusers: p
 pytest.importorskip("peft", reason="training the full-scale model needs peft: pip install 'kinema4d[wan]'")
 import torch
 from safetensors.torch import load_file
-from wan_cases import an_input, some_latents
+from wan_cases import an_input, overfit, some_latents, tiny_rollouts
 
-from kinema4d.train.wan import drawn, train_wan, trained, with_lora
+from kinema4d.train.wan import drawn, split_of, train_wan, trained, with_lora
 from kinema4d.train.wan_plan import WanPlan, rate_at
-from kinema4d.world.wan import weights
+from kinema4d.train.wan_rollouts import scores
+from kinema4d.world.wan import cache, tiny, weights
+from kinema4d.world.wan.latents import KINEMA4D
 from kinema4d.world.wan.tiny import TOKENS, transformer, write_base
 
 PLAN = WanPlan(steps=4, batch=2, rank=2, alpha=1.0, rate=1e-2, warmup=2, save_every=2, log_every=1, checkpointing=False)
@@ -91,6 +93,14 @@ def test_what_was_trained_is_saved_and_loaded(latents: Path, tmp_path: Path):
         torch.testing.assert_close(read(x, time, arm, image), model.eval()(x, time, arm, image), rtol=1e-4, atol=1e-5)
 
 
+def test_a_lora_learns_one_episode_until_it_draws_it_from_noise(tmp_path: Path):
+    before, after = overfit(tmp_path, episodes=4, heads=8, base_steps=250, steps=250)
+    lines = [json.loads(line)["loss"] for line in (tmp_path / "run" / "log.jsonl").open()]
+    assert lines[-1] < lines[0]
+    assert after > 31, (before, after)
+    assert after > before + 1.5, (before, after)  # a base that knows other episodes of this camera
+
+
 SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -98,19 +108,32 @@ import torch
 from kinema4d.world.wan.tiny import transformer
 from kinema4d.train.wan import train_wan, with_lora
 from kinema4d.train.wan_plan import WanPlan
-plan = WanPlan(steps=4, batch=2, rank=2, alpha=1.0, rate=1e-2, warmup=2, save_every=2, log_every=1, checkpointing=False)
+from wan_cases import tiny_rollouts
+shard = sys.argv[4] == "shard"
+plan = WanPlan(steps=4, batch=2, rank=2, alpha=1.0, rate=1e-2, warmup=2, save_every=2, log_every=1, checkpointing=False, ema=0.5, held_out=1, shard=shard)
 torch.set_num_threads(1)
-train_wan(with_lora(transformer("act"), plan), sys.argv[2], sys.argv[3], plan, dtype=torch.float32)
+check = tiny_rollouts(sys.argv[2], plan)
+train_wan(with_lora(transformer("act"), plan), sys.argv[2], sys.argv[3], plan, dtype=torch.float32, validate=check)
 """
 
 
-def test_two_processes_take_the_steps_of_one(latents: Path, tmp_path: Path):
-    train_wan(with_lora(transformer("act"), PLAN), latents, tmp_path / "one", PLAN, dtype=torch.float32)
+@pytest.mark.parametrize("how", ["whole", "shard"])
+def test_two_processes_take_the_steps_of_one(how: str, latents: Path, tmp_path: Path):
+    """Each with all weights, or with its share of them; half of the run by both, the rest by one that goes on alone."""
+    plan = replace(PLAN, ema=0.5, held_out=1)
+    train_wan(
+        with_lora(transformer("act"), plan),
+        latents,
+        tmp_path / "one",
+        plan,
+        dtype=torch.float32,
+        validate=tiny_rollouts(latents, plan),
+    )
     script = tmp_path / "run.py"
     script.write_text(SCRIPT)
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0",
-        str(script), str(Path(__file__).parents[1]), str(latents), str(tmp_path / "two"),
+        str(script), str(Path(__file__).parents[1]), str(latents), str(tmp_path / "two"), how,
     ]  # fmt: skip
     env = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
@@ -121,5 +144,38 @@ def test_two_processes_take_the_steps_of_one(latents: Path, tmp_path: Path):
     assert one.keys() == two.keys()
     for name in one:
         torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-6, msg=name)
-    logs = [[json.loads(line)["loss"] for line in (tmp_path / n / "log.jsonl").open()] for n in ("one", "two")]
-    assert logs[0] == pytest.approx(logs[1], rel=1e-4)
+    logs = [[json.loads(line) for line in (tmp_path / n / "log.jsonl").open()] for n in ("one", "two")]
+    for key in ("loss", "val/psnr_db", "val/ssim", "val/points_m", "val/cd_l1_m"):
+        found = [[line[key] for line in log if key in line] for log in logs]
+        assert len(found[0]) == (4 if key == "loss" else 2), key
+        assert found[0] == pytest.approx(found[1], rel=1e-3), key
+    states = [torch.load(tmp_path / n / "state.pt", weights_only=True) for n in ("one", "two")]
+    for part in ("trained", "average"):
+        for name, value in states[0][part].items():
+            torch.testing.assert_close(states[1][part][name], value, rtol=1e-4, atol=1e-6, msg=name)
+    longer = replace(plan, steps=5)  # whoever began it, one process goes on
+    for name in ("one", "two"):
+        train_wan(with_lora(transformer("act"), longer), latents, tmp_path / name, longer, dtype=torch.float32)
+    one, two = (load_file(tmp_path / n / weights.LORA) for n in ("one", "two"))
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_clips_held_out_are_never_learned_from(latents: Path):
+    paths = cache.listed(latents)
+    learned, held = split_of(paths, replace(PLAN, held_out=2))
+    assert (len(learned), len(held)) == (1, 2)
+    assert set(learned) | set(held) == set(paths)
+    with pytest.raises(ValueError, match="3 of 3 clips held out leave none"):
+        split_of(paths, replace(PLAN, held_out=3))
+
+
+def test_rollouts_are_scored_against_what_happened(latents: Path):
+    path = cache.listed(latents)[0]
+    truth = cache.read(path).target(KINEMA4D)
+    found = scores(truth, truth, tiny.vae(), KINEMA4D, cache.extent(path))
+    assert (found["psnr_db"], found["points_m"], found["cd_l1_m"]) == (pytest.approx(100, abs=60), 0, 0)
+    other = scores(torch.zeros_like(truth), truth, tiny.vae(), KINEMA4D, cache.extent(path))
+    assert other["psnr_db"] < found["psnr_db"]
+    assert other["ssim"] < found["ssim"] == pytest.approx(1)
+    assert other["points_m"] > other["cd_l1_m"] > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import os
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -159,6 +160,8 @@ def simulate(
         for text in dict.fromkeys(str(w.message) for w in heard if w.category.__name__ == "SmallWorldWarning"):
             warn(text)
         clock.lap("simulate")
+        if os.environ.get("RANK", "0") != "0":
+            return  # under torchrun all processes share one clip; the first writes it
         clock.say("writing")
         for folder, result in made:
             said = _named(result, truth)

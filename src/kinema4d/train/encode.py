@@ -49,12 +49,20 @@ def encode_dataset(
     release: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, int]:
-    """Encode the episodes of a data set that are not there yet; with ``torchrun`` each process takes its share. ``release`` also writes the
-    official layout under ``out/release``. Returns how many were encoded, kept and left out."""
-    dataset, out = open_dataset(Path(root)), Path(out)
+    """Encode the episodes of a data set that are not there yet; with ``torchrun`` each process takes its share. A folder of the official
+    release (``video_latents/`` and what goes with it) is taken over instead. ``release`` also writes the official layout under
+    ``out/release``. Returns how many were encoded, kept and left out."""
+    root, out = Path(root), Path(out)
     rank, many = processes()
-    mine = list(ids if ids is not None else dataset.ids)[rank::many]
     shape = latent_shape(frames, height, width)
+    if (root / cache.RELEASE[0]).is_dir():
+        every = cache.release_names(root)
+        made = lambda id: latents_of_release(root, id, vae, frames=frames, height=height, width=width)  # noqa: E731
+    else:
+        dataset = open_dataset(root)
+        every = dataset.ids
+        made = lambda id: latents_of(dataset.load(id), vae, clip, eye, frames=frames, height=height, width=width)  # noqa: E731
+    mine = list(ids if ids is not None else every)[rank::many]
     out.mkdir(parents=True, exist_ok=True)
     count = {"encoded": 0, "kept": 0, "left_out": 0}
     for n, id in enumerate(mine):
@@ -67,9 +75,7 @@ def encode_dataset(
             count["kept"] += 1
         else:
             try:
-                latents, robot, world = latents_of(
-                    dataset.load(id), vae, clip, eye, frames=frames, height=height, width=width
-                )
+                latents, robot, world = made(id)
             except ValueError as error:  # one bad episode is no reason to stop; a data set without any is
                 warnings.warn(f"left out {id}: {error}", stacklevel=2)
                 count["left_out"] += 1
@@ -107,6 +113,29 @@ def latents_of(episode: Episode, vae: Any, clip: Any, eye: Any, *, frames: int, 
         first=first_latents(vae, _picture(shot.rgb[0], height, width), frames)[0].cpu(), image=looked(clip, eye, shot.rgb[0])[0].cpu(),
     )  # fmt: skip
     return latents, scale, world
+
+
+UNIT = Normalisation(minimum=np.zeros(3), maximum=np.ones(3))
+"""The release does not keep how its points were scaled: errors of points are in its own unit."""
+
+
+@torch.no_grad()
+def latents_of_release(root: Path, name: str, vae: Any, *, frames: int, height: int, width: int) -> tuple[cache.Latents, Normalisation, Normalisation]:  # fmt: skip
+    """One episode of the official release: its latents as they are, its mask at the rate of latents, and its condition encoded."""
+    found = cache.read_release(root, name)
+    mask, picture = root / "arm_masks_npy" / f"{name}.npy", root / "first_frames" / f"{name}.png"
+    if missing := [k for k in cache.RELEASE_PARTS if k not in found]:
+        raise ValueError(f"{root} has no latents of {', '.join(missing)} for {name!r}")
+    if absent := [p for p in (mask, picture) if not p.is_file()]:
+        raise ValueError(f"{absent[0]} is missing: {name!r} cannot be learned from without it")
+    there = np.load(mask)[:frames].reshape(-1, height, width) > 0
+    first = _picture(np.asarray(Image.open(picture).convert("RGB")), height, width)
+    times = latent_shape(frames, height, width)[0]
+    own = {k: v[:, :times] if v.ndim == 4 else v for k, v in found.items()}  # the release's pointmaps may be longer
+    latents = cache.Latents(
+        **own, mask=cache.as_mask(robot_mask(there) > 0), first=first_latents(vae, first, frames)[0].cpu()
+    )
+    return latents, UNIT, UNIT
 
 
 def _extent(points: np.ndarray, valid: np.ndarray) -> Normalisation:

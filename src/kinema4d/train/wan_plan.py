@@ -33,6 +33,12 @@ class WanPlan:
     """Weight of the past in an average of what is trained; 0 for none."""
     checkpointing: bool = True
     """Whether activations are computed again in the backward pass, which saves memory."""
+    shard: bool = False
+    """Whether the weights are shared out among the processes (torch's FSDP2, ZeRO-3), for cards that cannot hold them all."""
+    held_out: int = 0
+    """Clips that are not learned from: each checkpoint draws them from noise and is scored on them."""
+    rollout_steps: int = 20
+    """Of the flow, for those."""
     seed: int = 0
     """Of everything random."""
     save_every: int = 400
@@ -44,6 +50,10 @@ class WanPlan:
         for name in ("steps", "batch", "rank", "save_every", "log_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.held_out < 0 or self.rollout_steps < 1:
+            raise ValueError(
+                f"held_out must be at least 0 and rollout_steps at least 1, got {self.held_out} and {self.rollout_steps}"
+            )
         if not 0 <= self.ema < 1:
             raise ValueError(f"ema must be at least 0 and less than 1, got {self.ema}")
 

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("diffusers", reason="the full-scale model needs diffusers: pip install 'kinema4d[wan]'")
 import torch
 from safetensors.torch import save_file
-from wan_cases import an_input
+from wan_cases import an_input, traced
 
 from kinema4d.world.wan import files, memory, weights
 from kinema4d.world.wan.latents import KINEMA4D, PLAIN_4DNEX, PointStats
@@ -123,6 +123,22 @@ def test_what_it_takes_is_counted_from_its_sizes():
     needs = {n: memory.load_of(BIG, **o).total_gb for n, o in memory.LOWER.items()}
     assert all(gb < whole.total_gb for gb in needs.values())
     assert f"--wan.offload sequential: {needs['--wan.offload sequential']:.1f} GB" in memory.advice(BIG)
+
+
+def test_sharing_the_weights_out_lowers_what_training_takes():
+    alone, eight = (memory.training_gb(BIG, shard=n) for n in (1, 8))
+    whole = 2 * memory.parameters_of(BIG) / 1e9 + 16 * 209.7e6 / 1e9
+    assert alone - eight == pytest.approx(whole * 7 / 8, rel=1e-3)
+    assert whole < alone < 80
+
+
+def test_what_is_computed_is_what_a_trace_of_the_same_widths_takes():
+    """Two layers of the 14B model: activations do not depend on their number, work does."""
+    config = {**BIG, "num_layers": 2}
+    found, said = traced(config), memory.load_of(config)
+    assert found["activations_gb"] == pytest.approx(said.activations_gb, rel=0.1)
+    assert found["tflop"] == pytest.approx(said.tflop, rel=0.03)
+    assert found["weights_gb"] == pytest.approx(2 * said.parameters / 1e9, rel=0.02)
 
 
 def test_the_fact_sheet_s_counts():

@@ -97,6 +97,12 @@ def read(path: Path) -> Latents:
     return Latents(**load_file(path))
 
 
+def extent(path: Path) -> Normalisation:
+    """How the clip's points were brought into 0..1."""
+    low, high = json.loads(files.header(path)[1]["about"])["world"]
+    return Normalisation(minimum=np.array(low), maximum=np.array(high))
+
+
 def listed(folder: str | Path) -> tuple[Path, ...]:
     """Every episode of a folder of latents, in order."""
     found = tuple(sorted(Path(folder).glob("*.safetensors")))
@@ -106,6 +112,17 @@ def listed(folder: str | Path) -> tuple[Path, ...]:
 
 
 # ---------------------------------------------------------------------- the release's layout
+
+
+RELEASE = ("video_latents", "mask_video_latents", "pointmap_latents", "mask_pointmap_latents")
+"""Folders of the release's latents."""
+RELEASE_PARTS = ("colour", "image", "points", "robot_colour", "robot_points")
+"""What they hold of an episode."""
+
+
+def release_names(root: Path) -> tuple[str, ...]:
+    """Episodes whose latents are there, in order."""
+    return tuple(sorted(p.stem for p in (root / RELEASE[0]).glob("*.safetensors")))
 
 
 def write_release(root: Path, name: str, latents: Latents) -> None:

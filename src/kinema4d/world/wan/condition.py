@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,11 @@ class Told:
     """[1,n,c] CLIP's tokens of the first image."""
     scale: Normalisation | None = None
     """How the robot's points were brought into 0..1."""
+
+    def to(self, device: Any) -> Told:
+        """On another device."""
+        moved = {n: getattr(self, n).to(device) for n in ("first", "mask", "arm", "image")}
+        return replace(self, **moved)
 
     def beside(self, noisy: Tensor) -> Tensor:
         """The whole input [b,36,t,h,2w] of noisy latents."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import torch
 
 from kinema4d.world.wan import files, weights
 from kinema4d.world.wan.latents import KINEMA4D
-from kinema4d.world.wan.memory import advice
+from kinema4d.world.wan.memory import GB, load_of, refuse
 from kinema4d.world.wan.model import RobotWan
 from kinema4d.world.wan.options import Sampling, Setup
 from kinema4d.world.wan.world import WanWorld
@@ -43,20 +45,22 @@ def load_wan(base: str | Path, adapter: str | Path | None = None, *, setup: Setu
     """The world. Without an adapter the robot is told of by a projection that starts at zero: something to train from."""
     base, setup = Path(base), setup or Setup()
     found = check(base, adapter)
+    if (place := place_of(setup)).type == "cuda":
+        said = json.loads((base / "transformer" / "config.json").read_text())
+        refuse(said, torch.cuda.get_device_properties(place).total_memory / GB, **setup.load)
     vae, clip, eye = _eyes(base, setup)
     tokens = (clip.config.image_size // clip.config.patch_size) ** 2 + 1
     model, read = weights.load(base / "transformer", adapter, dtype=kind_of(setup), image_tokens=tokens)
     for more in setup.lora:
-        weights.add_lora(model, weights.pairs_of(_converted(more), more), 1.0)
-    try:
-        _placed(model, vae, clip, setup)
-    except torch.cuda.OutOfMemoryError:
-        size = {"frames": setup.frames, "height": setup.height, "width": setup.width}
-        raise ValueError(f"the card is too small for these weights; {advice(dict(model.config), **size)}") from None
-    return WanWorld(
+        weights.add_community(model, more)
+    world = WanWorld(
         model, vae, clip, eye, stats=KINEMA4D if read is None else read.stats, frames=setup.frames, height=setup.height, width=setup.width,
         sampling=sampling or Sampling(), about={"base": base.name, "adapter": None if adapter is None else Path(adapter).name, **found},
+        load=setup.load,
     )  # fmt: skip
+    with world.enough_memory():
+        _placed(model, vae, clip, setup)
+    return world
 
 
 def _eyes(base: Path, setup: Setup) -> tuple[Any, Any, Any]:
@@ -84,7 +88,8 @@ def eyes_of(base: str | Path, setup: Setup) -> tuple[Any, Any, Any]:
 
 def place_of(setup: Setup) -> torch.device:
     """Where the model computes."""
-    name = ("cuda" if torch.cuda.is_available() else "cpu") if setup.device == "auto" else setup.device
+    own = f"cuda:{os.environ['LOCAL_RANK']}" if "LOCAL_RANK" in os.environ else "cuda"  # as torchrun says
+    name = (own if torch.cuda.is_available() else "cpu") if setup.device == "auto" else setup.device
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"device {name}: torch sees no GPU here; use cpu, or install torch with CUDA")
     return torch.device(name)
@@ -125,13 +130,26 @@ def _placed(model: RobotWan, vae: Any, clip: Any, setup: Setup) -> None:
         hook = None
         for part in (clip, vae, model):
             _, hook = cpu_offload_with_hook(part, place, prev_module_hook=hook)
+    if setup.parallel > 1:
+        _shared(model, setup)
     if setup.compile:
         model.compile_repeated_blocks(fullgraph=True)
 
 
-def _converted(file: Path) -> dict[str, torch.Tensor]:
-    """A LoRA of the community under diffusers' names."""
-    from diffusers.loaders.lora_pipeline import WanLoraLoaderMixin
+def _shared(model: RobotWan, setup: Setup) -> None:
+    """Each process of torchrun has its part of the sequence, and its share of the heads while it attends."""
+    from diffusers.models._modeling_parallel import ContextParallelConfig
+    from torch import distributed
 
-    found = WanLoraLoaderMixin.lora_state_dict(str(file), local_files_only=True)
-    return found[0] if isinstance(found, tuple) else found
+    many, tokens = setup.parallel, load_of(dict(model.config), **setup.load).tokens
+    if int(os.environ.get("WORLD_SIZE", "1")) != many:
+        raise ValueError(f"--wan.parallel {many} needs as many processes: torchrun --nproc-per-node {many} -m kinema4d.cli simulate ...")  # fmt: skip
+    if (heads := model.config["num_attention_heads"]) % many or tokens % many:
+        raise ValueError(f"{heads} heads and {tokens} tokens cannot be shared by {many} processes evenly")
+    if not torch.accelerator.device_count():
+        raise ValueError("--wan.parallel shares a clip among GPUs, and torch sees none here")
+    if not distributed.is_initialized():
+        distributed.init_process_group("nccl" if place_of(setup).type == "cuda" else "gloo")
+    if setup.attention is None:
+        model.set_attention_backend("native")
+    model.enable_parallelism(config=ContextParallelConfig(ulysses_degree=many))

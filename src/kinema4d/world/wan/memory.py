@@ -12,6 +12,9 @@ WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "float8": 1}
 VAE, CLIP, TEXT = 0.127e9, 0.632e9, 5.68e9
 """Parameters of Wan's VAE, of CLIP's image tower (kept in float32), and of UMT5-XXL, which the release keeps on the card and we never load."""
 
+TOLD = 257 + 624
+"""Tokens of the image and of the robot at the release's size."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
@@ -53,9 +56,10 @@ def load_of(
     width: int = 720,
     weights: str = "bfloat16",
     offload: str = "none",
-    batch: int = 1,
+    parallel: int = 1,
 ) -> Load:
-    """What one pass takes. ``offload`` "model" has only the transformer on the card while it runs, "sequential" one block of it."""
+    """What one pass takes on each card. ``offload`` "model" has only the transformer on the card while it runs, "sequential" one
+    block of it; ``parallel`` cards share the sequence."""
     c, f = config["num_attention_heads"] * config["attention_head_dim"], config["ffn_dim"]
     tokens = (1 + (frames - 1) // 4) * (height // 16) * (2 * width // 16)
     count = parameters_of(config)
@@ -63,17 +67,28 @@ def load_of(
     if offload == "sequential":
         own /= config["num_layers"]
     elif offload == "none":
-        own += VAE * 2 + CLIP * 4
+        own += VAE * 2 + CLIP * 4  # beside a Wan of 14B; a tiny one's are tiny
     # At its fullest a block holds: its input, the normed copy in float32, q, k, v, and the hidden layer of its MLP.
-    inside = batch * tokens * (2 * c + 4 * c + 3 * 2 * c + 2 * 2 * f)
-    work = 2 * tokens * (count - config["num_layers"] * 4 * c * c) + 4 * tokens * tokens * c * config["num_layers"]
+    inside = tokens / parallel * (2 * c + 4 * c + 3 * 2 * c + 2 * 2 * f)
+    # Per token and block: six projections and the MLP, attention to all tokens, and to those of the image and the robot.
+    work = 2 * tokens * config["num_layers"] * (6 * c * c + 2 * c * f + 2 * (tokens + TOLD) * c)
     return Load(
-        tokens=batch * tokens,
+        tokens=tokens,
         parameters=count,
         weights_gb=own / GB,
         activations_gb=inside / GB,
-        tflop=batch * work / 1e12,
+        tflop=work / parallel / 1e12,
     )
+
+
+def training_gb(config: Mapping[str, Any], *, rank: int = 64, shard: int = 1, **size: Any) -> float:
+    """On each card while an adapter is trained with one clip at a time: weights in bf16, its own in float32 with gradient and two moments,
+    the inputs of all blocks, and the inside of one, computed again in the backward pass. ``shard`` cards share weights and moments."""
+    c, f, layers = config["num_attention_heads"] * config["attention_head_dim"], config["ffn_dim"], config["num_layers"]
+    tokens = load_of(config, **size).tokens
+    own = layers * 8 * 2 * c * rank * 16
+    inside = tokens * 2 * (16 * c + 3 * f)
+    return ((parameters_of(config) * 2 + own) / shard + layers * tokens * c * 2 + inside) / GB
 
 
 LOWER: dict[str, dict[str, Any]] = {
@@ -87,6 +102,21 @@ LOWER: dict[str, dict[str, Any]] = {
 
 def advice(config: Mapping[str, Any], **now: Any) -> str:
     """Which options lower what is needed, and by how much."""
-    base = load_of(config, **now)
-    less = {name: load_of(config, **{**now, **change}).total_gb for name, change in LOWER.items()}
-    return "; ".join(f"{name}: {gb:.1f} GB instead of {base.total_gb:.1f}" for name, gb in less.items())
+    base = load_of(config, **now).total_gb
+    every = {
+        **LOWER,
+        "--wan.parallel 2 under torchrun": {"parallel": 2 * now.get("parallel", 1)},
+        "half of the frames": {"frames": 1 + (now.get("frames", 49) - 1) // 8 * 4},
+    }
+    less = {name: load_of(config, **{**now, **change}).total_gb for name, change in every.items()}
+    said = "; ".join(f"{name}: {gb:.1f} GB instead of {base:.1f}" for name, gb in less.items() if gb < base - 0.05)
+    return said or f"it needs about {base:.1f} GB, and no option lowers it further"
+
+
+def refuse(config: Mapping[str, Any], have_gb: float, **now: Any) -> None:
+    """Refuse weights that cannot fit a card of so much memory, before they are loaded; activations may still not."""
+    needs = load_of(config, **now)
+    if needs.weights_gb > have_gb:
+        raise ValueError(
+            f"the card has {have_gb:.1f} GB and the weights alone take {needs.weights_gb:.1f}; {advice(config, **now)}"
+        )

@@ -69,6 +69,11 @@ class RobotAttention(WanAttnProcessor):
 class RobotWan(WanTransformer3DModel):
     """Wan2.1's transformer with a robot. Added parameters have the names of the release."""
 
+    _skip_layerwise_casting_patterns = (
+        *WanTransformer3DModel._skip_layerwise_casting_patterns,
+        "arm_",
+    )  # few, and not in blocks
+
     def __init__(
         self,
         *,
@@ -121,9 +126,7 @@ class RobotWan(WanTransformer3DModel):
     def with_robot(self, x: Tensor, arm: Tensor, *, times: int = 1) -> Tensor:
         """The input [b,36,t,h,2w] with the robot's mask and latents ``arm`` [b,20,t,h,...] in it, the latents so many times."""
         mask, latents = arm.split([MASK, LATENT], 1)
-        more = times * F.linear(latents.movedim(1, -1), self.arm_cond_proj.weight, self.arm_cond_proj.bias).movedim(
-            -1, 1
-        )
+        more = times * self.arm_cond_proj(latents.movedim(1, -1)).movedim(-1, 1)
         x = x.clone()
         here = (
             (slice(None), slice(None), slice(1, None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 OFFLOADS, QUANTISED = ("none", "model", "sequential"), ("none", "fp8", "int8")
 
@@ -34,6 +35,8 @@ class Setup:
     """Columns."""
     lora: tuple[Path, ...] = ()
     """More LoRAs, as few-step ones of the community, added at scale 1."""
+    parallel: int = 1
+    """Processes of torchrun that share every clip, each with its part of the sequence (Ulysses attention)."""
 
     def __post_init__(self) -> None:
         if self.offload not in OFFLOADS:
@@ -42,6 +45,15 @@ class Setup:
             raise ValueError(f"unknown quantise {self.quantise!r}; known are {', '.join(QUANTISED)}")
         if self.dtype not in ("auto", "bfloat16", "float32"):
             raise ValueError(f"unknown dtype {self.dtype!r}; known are auto, bfloat16, float32")
+        if self.parallel < 1:
+            raise ValueError(f"a clip is shared by at least 1 process, got {self.parallel}")
+
+    @property
+    def load(self) -> dict[str, Any]:
+        """What decides how much memory is needed, for ``memory.load_of``."""
+        kept = {"none": "float32" if self.dtype == "float32" else "bfloat16", "fp8": "float8", "int8": "int8"}
+        size = {"frames": self.frames, "height": self.height, "width": self.width}
+        return {**size, "weights": kept[self.quantise], "offload": self.offload, "parallel": self.parallel}
 
 
 SOLVERS = ("unipc", "euler")

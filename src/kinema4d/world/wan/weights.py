@@ -185,8 +185,10 @@ def build(base: Path, adapter: Adapter | None, *, image_tokens: int = 257, varia
     if adapter is not None and "arm_pos_emb" in adapter.added:
         shape, conv = adapter.added["arm_pos_emb"], adapter.added["patch_embedding_arm.weight"]
         grid = {"arm_grid": shape[2:], "arm_channels": shape[1], "arm_patch": conv[-1]}
+    if adapter is not None and adapter.kind != "4dnex":  # which knows of no robot
+        variant = adapter.variant
     with torch.device("meta"):
-        return RobotWan(variant=variant if adapter is None else adapter.variant, image_tokens=image_tokens, **grid, **{k: v for k, v in said.items() if not k.startswith("_")})  # fmt: skip
+        return RobotWan(variant=variant, image_tokens=image_tokens, **grid, **{k: v for k, v in said.items() if not k.startswith("_")})  # fmt: skip
 
 
 def load(base: str | Path, adapter: str | Path | None = None, *, dtype: torch.dtype = torch.bfloat16, fuse: bool = True, **options: Any) -> tuple[RobotWan, Adapter | None]:  # fmt: skip
@@ -230,6 +232,26 @@ def add_lora(model: nn.Module, pairs: Mapping[str, tuple[Tensor, Tensor]], scale
             raise ValueError(f"a LoRA for {name!r} of {tuple(b.shape)} x {tuple(a.shape)} does not fit this model")
         more = scale * (b.float().to(layer.weight.device) @ a.float().to(layer.weight.device))
         layer.weight.data = (layer.weight.float() + more).to(layer.weight.dtype)
+
+
+def add_community(model: nn.Module, file: Path) -> None:
+    """A LoRA in any of the formats that diffusers knows (few-step ones of the community), at the scale that it says, biases included;
+    what it has for words is left out, for there are none."""
+    from diffusers.loaders.lora_pipeline import WanLoraLoaderMixin
+
+    if file.suffix != files.SAFE:
+        raise ValueError(f"{file} is no {files.SAFE} file: LoRAs are read from nothing else")
+    files.header(file)
+    said: Any = WanLoraLoaderMixin.lora_state_dict(str(file.parent), weight_name=file.name, use_safetensors=True, local_files_only=True)  # fmt: skip
+    used = {n: v for n, v in said.items() if not any(x in n for x in LEFT_OUT)}
+    biases = {n: v for n, v in used.items() if n.endswith(".lora_B.bias")}
+    add_lora(model, pairs_of({n: v for n, v in used.items() if n not in biases}, file), 1.0)
+    layers = dict(model.named_modules())
+    for name, value in biases.items():
+        layer = layers.get(name.removeprefix("transformer.").removesuffix(".lora_B.bias"))
+        if not isinstance(layer, nn.Linear) or layer.bias is None or layer.bias.shape != value.shape:
+            raise ValueError(f"{file} has {name!r} of {tuple(value.shape)}, which does not fit this model")
+        layer.bias.data = (layer.bias.float() + value.float()).to(layer.bias.dtype)
 
 
 def save_adapter(folder: str | Path, lora: Mapping[str, Tensor], added: Mapping[str, Tensor], *, alpha: float, stats: PointStats, about: dict[str, Any]) -> None:  # fmt: skip

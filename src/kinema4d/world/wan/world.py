@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from kinema4d.world.frames import at_size, window
 from kinema4d.world.protocol import check_view
 from kinema4d.world.wan.condition import Told, arm_of, first_latents, given_mask, robot_latents, robot_mask
 from kinema4d.world.wan.latents import GROUP, KINEMA4D, STRIDE, PointStats, as_frames, decode
+from kinema4d.world.wan.memory import advice
 from kinema4d.world.wan.metric import Metric, metric
 from kinema4d.world.wan.model import RobotWan
 from kinema4d.world.wan.options import Sampling
@@ -52,6 +54,8 @@ class WanWorld:
     """Unless something else is asked for."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """Which weights these are."""
+    load: Mapping[str, Any] = field(default_factory=dict)
+    """What decides how much memory it needs, for advice."""
     name: str = "wan"
     """Its name in tables."""
 
@@ -85,9 +89,10 @@ class WanWorld:
                 "which goes on in chunks"
             )
         has_depth, sampling = check_view(image, control, depth), sampling or self.sampling
-        told = self.told(image, control)
-        latents = sample(self.model, told, sampling=sampling, seed=seed, progress=progress)
-        rgb, values = self.decoded(latents)
+        with self.enough_memory():
+            told = self.told(image, control)
+            latents = sample(self.model, told, sampling=sampling, seed=seed, progress=progress)
+            rgb, values = self.decoded(latents)
         rgb, values = (_resized(v[: len(control)], *image.shape[:2]) for v in (rgb, values))
         assert told.scale is not None
         found = metric(values, control.pointmap, told.scale)
@@ -102,6 +107,16 @@ class WanWorld:
             Pointmap(points=points.astype(np.float32), valid=np.ones(z.shape, bool)),
         )  # fmt: skip
         return Rollout(clip=clip, provenance=self._provenance(seed, sampling, found))
+
+    @contextmanager
+    def enough_memory(self) -> Iterator[None]:
+        """Where a card has too little, say which option lowers it, and by how much."""
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            size = {"frames": self.frames, "height": self.height, "width": self.width}
+            said = advice(dict(self.model.config), **{**self.load, **size})
+            raise ValueError(f"the card has too little memory ({str(error).splitlines()[0]}); {said}") from error
 
     def _provenance(self, seed: int, sampling: Sampling, found: Metric) -> dict[str, Any]:
         return {
