@@ -65,6 +65,16 @@ def latent_shape(frames: int, height: int, width: int) -> tuple[int, int, int]:
     return 1 + (frames - 1) // GROUP, height // STRIDE, width // STRIDE
 
 
+def check_size(frames: int, height: int, width: int, arm_patch: int) -> None:
+    """Refuse what a model with robot tokens of so many latents cannot take."""
+    step = STRIDE * arm_patch
+    if (frames - 1) % GROUP or height % step or width % step or min(frames, height, width) < 1:
+        raise ValueError(
+            f"this model takes 1 + {GROUP}k frames and sides divisible by {step} (its robot tokens are "
+            f"{arm_patch} latents wide), got {frames}x{height}x{width}"
+        )
+
+
 def _scales(vae: Any, like: Tensor) -> tuple[Tensor, Tensor]:
     shape = (1, -1, 1, 1, 1)
     mean, std = (

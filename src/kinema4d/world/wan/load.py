@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from kinema4d.world.wan import files, weights
-from kinema4d.world.wan.latents import KINEMA4D
+from kinema4d.world.wan.latents import KINEMA4D, check_size
 from kinema4d.world.wan.memory import GB, load_of, refuse
 from kinema4d.world.wan.model import RobotWan
 from kinema4d.world.wan.options import Sampling, Setup
@@ -45,9 +45,7 @@ def load_wan(base: str | Path, adapter: str | Path | None = None, *, setup: Setu
     """The world. Without an adapter the robot is told of by a projection that starts at zero: something to train from."""
     base, setup = Path(base), setup or Setup()
     found = check(base, adapter)
-    if (place := place_of(setup)).type == "cuda":
-        said = json.loads((base / "transformer" / "config.json").read_text())
-        refuse(said, torch.cuda.get_device_properties(place).total_memory / GB, **setup.load)
+    _possible(weights.build(base / "transformer", None if adapter is None else weights.read_adapter(adapter)), setup)
     vae, clip, eye = _eyes(base, setup)
     tokens = (clip.config.image_size // clip.config.patch_size) ** 2 + 1
     model, read = weights.load(base / "transformer", adapter, dtype=kind_of(setup), image_tokens=tokens)
@@ -61,6 +59,31 @@ def load_wan(base: str | Path, adapter: str | Path | None = None, *, setup: Setu
     with world.enough_memory():
         _placed(model, vae, clip, setup)
     return world
+
+
+def _possible(planned: RobotWan, setup: Setup) -> None:
+    """Refuse options that this model or this machine cannot take, before minutes of loading."""
+    from diffusers.models.attention_dispatch import AttentionBackendName
+
+    check_size(setup.frames, setup.height, setup.width, planned.arm_patch)
+    config, many = dict(planned.config), setup.parallel
+    if (place := place_of(setup)).type == "cuda":
+        refuse(config, torch.cuda.get_device_properties(place).total_memory / GB, **setup.load)
+    if setup.attention is not None and setup.attention not in (known := [b.value for b in AttentionBackendName]):
+        raise ValueError(f"unknown attention {setup.attention!r}; diffusers knows {', '.join(known)}")
+    if setup.quantise == "int8" and find_spec("torchao") is None:
+        raise ValueError("--wan.quantise int8 needs torchao: pip install torchao")
+    for file in setup.lora:
+        weights.check_community(file)
+    if many == 1:
+        return
+    heads, tokens = config["num_attention_heads"], load_of(config, **setup.load).tokens
+    if int(os.environ.get("WORLD_SIZE", "1")) != many:
+        raise ValueError(f"--wan.parallel {many} needs as many processes: torchrun --nproc-per-node {many} -m kinema4d.cli simulate ...")  # fmt: skip
+    if heads % many or tokens % many:
+        raise ValueError(f"{heads} heads and {tokens} tokens cannot be shared by {many} processes evenly")
+    if not torch.accelerator.device_count():
+        raise ValueError("--wan.parallel shares a clip among GPUs, and torch sees none here")
 
 
 def _eyes(base: Path, setup: Setup) -> tuple[Any, Any, Any]:
@@ -107,10 +130,8 @@ def _placed(model: RobotWan, vae: Any, clip: Any, setup: Setup) -> None:
     if setup.quantise == "fp8":
         model.enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=kind_of(setup))
     elif setup.quantise == "int8":
-        try:
-            from torchao.quantization import Int8WeightOnlyConfig, quantize_  # pyright: ignore[reportMissingImports]
-        except ImportError:
-            raise ValueError("--wan.quantise int8 needs torchao: pip install torchao") from None
+        from torchao.quantization import Int8WeightOnlyConfig, quantize_  # pyright: ignore[reportMissingImports]
+
         quantize_(model, Int8WeightOnlyConfig(), filter_fn=lambda m, name: name in weights.lora_layers(model))
     if setup.attention is not None:
         model.set_attention_backend(setup.attention)
@@ -141,15 +162,8 @@ def _shared(model: RobotWan, setup: Setup) -> None:
     from diffusers.models._modeling_parallel import ContextParallelConfig
     from torch import distributed
 
-    many, tokens = setup.parallel, load_of(dict(model.config), **setup.load).tokens
-    if int(os.environ.get("WORLD_SIZE", "1")) != many:
-        raise ValueError(f"--wan.parallel {many} needs as many processes: torchrun --nproc-per-node {many} -m kinema4d.cli simulate ...")  # fmt: skip
-    if (heads := model.config["num_attention_heads"]) % many or tokens % many:
-        raise ValueError(f"{heads} heads and {tokens} tokens cannot be shared by {many} processes evenly")
-    if not torch.accelerator.device_count():
-        raise ValueError("--wan.parallel shares a clip among GPUs, and torch sees none here")
     if not distributed.is_initialized():
         distributed.init_process_group("nccl" if place_of(setup).type == "cuda" else "gloo")
     if setup.attention is None:
         model.set_attention_backend("native")
-    model.enable_parallelism(config=ContextParallelConfig(ulysses_degree=many))
+    model.enable_parallelism(config=ContextParallelConfig(ulysses_degree=setup.parallel))

@@ -234,14 +234,21 @@ def add_lora(model: nn.Module, pairs: Mapping[str, tuple[Tensor, Tensor]], scale
         layer.weight.data = (layer.weight.float() + more).to(layer.weight.dtype)
 
 
+def check_community(file: Path) -> None:
+    """Refuse a file that is no whole safetensors."""
+    if not file.is_file() and file.suffix == files.SAFE:
+        raise ValueError(f"there is no LoRA at {file}")
+    if file.suffix != files.SAFE:
+        raise ValueError(f"{file} is no {files.SAFE} file: LoRAs are read from nothing else")
+    files.header(file)
+
+
 def add_community(model: nn.Module, file: Path) -> None:
     """A LoRA in any of the formats that diffusers knows (few-step ones of the community), at the scale that it says, biases included;
     what it has for words is left out, for there are none."""
     from diffusers.loaders.lora_pipeline import WanLoraLoaderMixin
 
-    if file.suffix != files.SAFE:
-        raise ValueError(f"{file} is no {files.SAFE} file: LoRAs are read from nothing else")
-    files.header(file)
+    check_community(file)
     said: Any = WanLoraLoaderMixin.lora_state_dict(str(file.parent), weight_name=file.name, use_safetensors=True, local_files_only=True)  # fmt: skip
     used = {n: v for n, v in said.items() if not any(x in n for x in LEFT_OUT)}
     biases = {n: v for n, v in used.items() if n.endswith(".lora_B.bias")}

@@ -19,7 +19,7 @@ from kinema4d.world.compose import clip_from
 from kinema4d.world.frames import at_size, window
 from kinema4d.world.protocol import check_view
 from kinema4d.world.wan.condition import Told, arm_of, first_latents, given_mask, robot_latents, robot_mask
-from kinema4d.world.wan.latents import GROUP, KINEMA4D, STRIDE, PointStats, as_frames, decode
+from kinema4d.world.wan.latents import KINEMA4D, PointStats, as_frames, check_size, decode
 from kinema4d.world.wan.memory import advice
 from kinema4d.world.wan.metric import Metric, metric
 from kinema4d.world.wan.model import RobotWan
@@ -60,12 +60,7 @@ class WanWorld:
     """Its name in tables."""
 
     def __post_init__(self) -> None:
-        step = STRIDE * self.model.arm_patch
-        if (self.frames - 1) % GROUP or self.height % step or self.width % step:
-            raise ValueError(
-                f"this model takes 1 + {GROUP}k frames and sides divisible by {step} (its robot tokens are "
-                f"{self.model.arm_patch} latents wide), got {self.frames}x{self.height}x{self.width}"
-            )
+        check_size(self.frames, self.height, self.width, self.model.arm_patch)
 
     @property
     def longest(self) -> int:
