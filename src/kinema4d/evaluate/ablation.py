@@ -29,16 +29,18 @@ from kinema4d.files import whole_file
 from kinema4d.world.condition import disturb
 from kinema4d.world.small.machine import guard
 
-FORMAT = 1
+FORMAT = 2
 """Of kept scores."""
 PAPER_ROWS = 480
 """Rows of the paper's pictures, in which its disturbances are pixels."""
 COLUMNS: dict[str, tuple[str, str, float, str]] = {
     "psnr": ("PSNR", "dB", 1, "higher"),
     "changed_psnr_db": ("changed", "dB", 1, "higher"),
+    "covered_psnr_db": ("moved things", "dB", 1, "higher"),
     "ssim": ("SSIM", "", 1, "higher"),
     "lpips_alex": ("LPIPS", "", 1, "lower"),
     "cd_l1": ("CD-L1", "cm", 100, "lower"),
+    "changed_depth_mae_m": ("depth changed", "cm", 100, "lower"),
     "covered_iou": ("IoU covered", "%", 100, "higher"),
     "object_error_m": ("object error", "cm", 100, "lower"),
     "object_found": ("found", "%", 100, "higher"),
