@@ -55,6 +55,17 @@ def test_only_lora_and_what_was_added_is_trained():
         torch.testing.assert_close(model(x, time, arm, image), transformer("act")(x, time, arm, image))
 
 
+def test_what_is_trained_is_wide_beside_a_base_of_another_type(latents: Path, tmp_path: Path):
+    write_base(tmp_path / "base")
+    model, _ = weights.load(tmp_path / "base", dtype=torch.float64, image_tokens=TOKENS, arm=(3, 2, 2, 3, 8))
+    model = with_lora(model, PLAN)
+    assert {p.dtype for p in trained(model).values()} == {torch.float32}
+    assert model.proj_out.weight.dtype == torch.float64
+    plan = replace(PLAN, held_out=1)
+    train_wan(model, latents, tmp_path / "out", plan, dtype=torch.float64, validate=tiny_rollouts(latents, plan))
+    assert (tmp_path / "out" / weights.LORA).is_file()
+
+
 def test_a_run_that_was_killed_ends_as_one_that_was_not(latents: Path, tmp_path: Path):
     def run(out: Path, steps: int) -> dict[str, torch.Tensor]:
         train_wan(with_lora(transformer("act"), PLAN), latents, out, replace(PLAN, steps=steps), dtype=torch.float32)

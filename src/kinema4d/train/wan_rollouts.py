@@ -16,7 +16,7 @@ from kinema4d.evaluate.video import psnr, ssim
 from kinema4d.types import Pointmap
 from kinema4d.world.condition import Normalisation
 from kinema4d.world.wan import cache
-from kinema4d.world.wan.latents import PointStats, as_frames, decode
+from kinema4d.world.wan.latents import PointStats, as_frames, decode, device_of
 from kinema4d.world.wan.model import RobotWan
 from kinema4d.world.wan.options import Sampling
 from kinema4d.world.wan.sample import sample
@@ -61,7 +61,7 @@ class Rollouts:
         """Means over all clips, the same in every process. Every process calls this, and runs the model equally often, because one that
         holds only a share of the weights needs the others."""
         me, many = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
-        device = model.patch_embedding.weight.device
+        device = device_of(model)
         mine = torch.zeros(len(NAMES) + 1, dtype=torch.float64)
         for k in range(-(-len(self.paths) // many)):
             i = me + k * many

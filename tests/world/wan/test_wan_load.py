@@ -20,6 +20,7 @@ from diffusion_cases import a_control
 from safetensors.torch import save_file
 
 from kinema4d.world.wan import memory, tiny, weights
+from kinema4d.world.wan.latents import device_of
 from kinema4d.world.wan.load import load_wan
 from kinema4d.world.wan.options import Sampling, Setup
 from kinema4d.world.wan.world import WanWorld
@@ -64,6 +65,22 @@ def test_options_that_save_memory_change_nothing(
     options: dict[str, Any], folders: tuple[Path, Path], plain: np.ndarray
 ):
     np.testing.assert_array_equal(drawn(world_of(folders, **options)), plain)
+
+
+def test_what_waits_in_memory_computes_elsewhere_and_sends_off_the_one_before(folders: tuple[Path, Path]):
+    world = world_of(folders, offload="model")
+    gone: list[str] = []
+    every = {"vae": world.vae, "clip": world.clip, "model": world.model}
+    for name, part in every.items():
+        hook = part._hf_hook
+        assert device_of(part) == torch.device("cpu")
+        before = (
+            next(n for n, p in every.items() if p is hook.prev_module_hook.model) if hook.prev_module_hook else None
+        )
+        gone.append(f"{name} after {before}")
+        hook.execution_device = "meta"  # another device than that of its weights
+        assert device_of(part) == torch.device("meta")
+    assert gone == ["vae after model", "clip after vae", "model after clip"]
 
 
 def test_weights_in_eight_bits_are_kept_so_and_draw_nearly_the_same(folders: tuple[Path, Path], plain: np.ndarray):

@@ -122,6 +122,8 @@ def test_what_it_takes_is_counted_from_its_sizes():
     assert whole.tokens == 35_100
     needs = {n: memory.load_of(BIG, **o).total_gb for n, o in memory.LOWER.items()}
     assert all(gb < whole.total_gb for gb in needs.values())
+    assert whole.total_gb == pytest.approx(whole.weights_gb + 7.2, abs=0.1)  # decoding takes more than a pass
+    assert needs["--wan.offload model"] == pytest.approx(32.7 + 4.1, abs=0.1)  # then the transformer is elsewhere
     assert f"--wan.offload sequential: {needs['--wan.offload sequential']:.1f} GB" in memory.advice(BIG)
 
 
@@ -239,6 +241,19 @@ def test_what_is_loaded_is_base_plus_half_of_the_lora(tmp_path: Path):
     assert torch.isfinite(model(x, time, arm, image)).all()
     plain, _ = weights.load(tmp_path / "base", tmp_path / "k", dtype=torch.float32, image_tokens=TOKENS, fuse=False)
     torch.testing.assert_close(plain.state_dict()[f"{name}.weight"], state[f"{name}.weight"])
+
+
+def test_added_parameters_stay_wide_beside_a_base_of_another_type(tmp_path: Path):
+    """A real base is in bfloat16 and what was added to it in float32; here the base is wider instead, which every CPU can compute."""
+    write_base(tmp_path / "base")
+    model, _ = weights.load(tmp_path / "base", dtype=torch.float64, image_tokens=TOKENS, arm=(3, 2, 2, 3, 8))
+    assert model.proj_out.weight.dtype == torch.float64
+    assert model.arm_cond_proj.weight.dtype == model.patch_embedding_arm.weight.dtype == torch.float32
+    x, time, arm, image = (v.double() for v in an_input("act"))
+    with torch.no_grad():
+        wide = model(x, time, arm, image)
+        narrow = model.float()(x.float(), time.float(), arm.float(), image.float())
+    torch.testing.assert_close(wide.float(), narrow, rtol=1e-4, atol=1e-4)
 
 
 def test_4dnex_brings_domains_and_the_robot_starts_at_zero(tmp_path: Path):

@@ -75,6 +75,12 @@ def check_size(frames: int, height: int, width: int, arm_patch: int) -> None:
         )
 
 
+def device_of(module: Any) -> torch.device:
+    """Where a module computes, also while its weights wait in the machine's memory."""
+    hook = getattr(module, "_hf_hook", None)
+    return torch.device(hook.execution_device) if hook is not None else module.device
+
+
 def _scales(vae: Any, like: Tensor) -> tuple[Tensor, Tensor]:
     shape = (1, -1, 1, 1, 1)
     mean, std = (
@@ -87,7 +93,7 @@ def _scales(vae: Any, like: Tensor) -> tuple[Tensor, Tensor]:
 def encode(vae: Any, video: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
     """Videos [b,3,t,h,w] in -1..1 to scaled latents [b,16,...] in float32: the most likely, or with a ``generator`` a draw."""
     latent_shape(video.shape[2], *video.shape[3:])
-    found = vae.encode(video.to(vae.device, vae.dtype)).latent_dist
+    found = vae.encode(video.to(device_of(vae), vae.dtype)).latent_dist
     z = (found.mode() if generator is None else found.sample(generator)).float()
     mean, std = _scales(vae, z)
     return (z - mean) / std
@@ -98,7 +104,7 @@ def decode(vae: Any, latents: Tensor) -> Tensor:
     """Scaled latents to videos [b,3,t,h,w] in -1..1, float32."""
     mean, std = _scales(vae, latents)
     z = latents.float() * std + mean
-    return vae.decode(z.to(vae.device, vae.dtype)).sample.float().clamp(-1, 1)
+    return vae.decode(z.to(device_of(vae), vae.dtype)).sample.float().clamp(-1, 1)
 
 
 def as_video(frames: Float32[np.ndarray, "t h w 3"]) -> Tensor:

@@ -148,9 +148,12 @@ def _placed(model: RobotWan, vae: Any, clip: Any, setup: Setup) -> None:
     else:
         from accelerate import cpu_offload_with_hook
 
-        hook = None
-        for part in (clip, vae, model):
+        # A ring, in the order of a clip: the VAE encodes and CLIP looks, the transformer runs, the VAE decodes; each sends off the one before.
+        hooks, hook = [], None
+        for part in (vae, clip, model):
             _, hook = cpu_offload_with_hook(part, place, prev_module_hook=hook)
+            hooks.append(hook)
+        hooks[0].hook.prev_module_hook = hooks[-1]
     if setup.parallel > 1:
         _shared(model, setup)
     if setup.compile:

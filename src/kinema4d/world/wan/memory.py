@@ -12,6 +12,8 @@ WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "float8": 1}
 VAE, CLIP, TEXT = 0.127e9, 0.632e9, 5.68e9
 """Parameters of Wan's VAE, of CLIP's image tower (kept in float32), and of UMT5-XXL, which the release keeps on the card and we never load."""
 
+PIXEL, TILE = 10_430, 0.95e9
+"""Bytes that the VAE holds while it decodes, per pixel of both halves or in tiles: traced on Wan2.1's, in bf16."""
 TOLD = 257 + 624
 """Tokens of the image and of the robot at the release's size."""
 
@@ -28,13 +30,12 @@ class Load:
     """Of everything that is on the card at the same time."""
     activations_gb: float
     """Of one pass of the transformer, at its fullest."""
+    vae_gb: float
+    """Of the VAE while it decodes, at its fullest."""
     tflop: float
     """Of one pass."""
-
-    @property
-    def total_gb(self) -> float:
-        """Both."""
-        return self.weights_gb + self.activations_gb
+    total_gb: float
+    """On the card at its fullest: while the transformer runs, or while the VAE does."""
 
 
 def parameters_of(config: Mapping[str, Any]) -> float:
@@ -56,6 +57,7 @@ def load_of(
     width: int = 720,
     weights: str = "bfloat16",
     offload: str = "none",
+    tiling: bool = False,
     parallel: int = 1,
 ) -> Load:
     """What one pass takes on each card. ``offload`` "model" has only the transformer on the card while it runs, "sequential" one
@@ -66,10 +68,11 @@ def load_of(
     own = count * WIDTHS[weights]
     if offload == "sequential":
         own /= config["num_layers"]
-    elif offload == "none":
+    if offload != "model":
         own += VAE * 2 + CLIP * 4  # beside a Wan of 14B; a tiny one's are tiny
     # At its fullest a block holds: its input, the normed copy in float32, q, k, v, and the hidden layer of its MLP.
     inside = tokens / parallel * (2 * c + 4 * c + 3 * 2 * c + 2 * 2 * f)
+    vae = TILE if tiling else PIXEL * height * 2 * width
     # Per token and block: six projections and the MLP, attention to all tokens, and to those of the image and the robot.
     work = 2 * tokens * config["num_layers"] * (6 * c * c + 2 * c * f + 2 * (tokens + TOLD) * c)
     return Load(
@@ -77,7 +80,9 @@ def load_of(
         parameters=count,
         weights_gb=own / GB,
         activations_gb=inside / GB,
+        vae_gb=vae / GB,
         tflop=work / parallel / 1e12,
+        total_gb=(max(own + inside, VAE * 2 + vae) if offload == "model" else own + max(inside, vae)) / GB,
     )
 
 
@@ -92,10 +97,12 @@ def training_gb(config: Mapping[str, Any], *, rank: int = 64, shard: int = 1, **
 
 
 LOWER: dict[str, dict[str, Any]] = {
+    "--wan.tiling": {"tiling": True},
     "--wan.offload model": {"offload": "model"},
     "--wan.quantise fp8": {"weights": "float8"},
     "--wan.offload model --wan.quantise fp8": {"offload": "model", "weights": "float8"},
     "--wan.offload sequential": {"offload": "sequential"},
+    "--wan.offload sequential --wan.tiling": {"offload": "sequential", "tiling": True},
 }
 """Options that lower what is needed on the card."""
 

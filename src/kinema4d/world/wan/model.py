@@ -126,7 +126,7 @@ class RobotWan(WanTransformer3DModel):
     def with_robot(self, x: Tensor, arm: Tensor, *, times: int = 1) -> Tensor:
         """The input [b,36,t,h,2w] with the robot's mask and latents ``arm`` [b,20,t,h,...] in it, the latents so many times."""
         mask, latents = arm.split([MASK, LATENT], 1)
-        more = times * self.arm_cond_proj(latents.movedim(1, -1)).movedim(-1, 1)
+        more = times * self.arm_cond_proj(latents.movedim(1, -1).to(self.arm_cond_proj.weight.dtype)).movedim(-1, 1)
         x = x.clone()
         here = (
             (slice(None), slice(None), slice(1, None))
@@ -140,7 +140,7 @@ class RobotWan(WanTransformer3DModel):
 
     def robot_tokens(self, arm: Tensor) -> Tensor:
         """``arm`` [b,20,t,h,...] as what cross-attention reads [b,n,c]."""
-        y = self.patch_embedding_arm(arm).movedim(1, -1)
+        y = self.patch_embedding_arm(arm.to(self.patch_embedding_arm.weight.dtype)).movedim(1, -1)
         y = F.gelu(self.arm_ln(y)).movedim(-1, 1)
         place = self.arm_pos_emb
         halves = 2 if self.variant == "act" else 1
@@ -157,7 +157,7 @@ class RobotWan(WanTransformer3DModel):
     ) -> Tensor:
         """Velocity [b,16,t,h,2w] of noisy latents ``x`` [b,36,...] at ``timestep``, told of the robot by ``arm`` and of the first
         image by its CLIP tokens; ``times`` 2 is what the release's second pass sees."""
-        told = self.robot_tokens(arm)
+        told = self.robot_tokens(arm).to(x.dtype)  # what was added is kept in float32
         whole: Any = self.with_robot(x, arm, times=times)
         made: Any = super().forward(whole, timestep, told, image, return_dict=False)  # type: ignore[arg-type]
         return made[0]

@@ -53,7 +53,13 @@ class Setup:
         """What decides how much memory is needed, for ``memory.load_of``."""
         kept = {"none": "float32" if self.dtype == "float32" else "bfloat16", "fp8": "float8", "int8": "int8"}
         size = {"frames": self.frames, "height": self.height, "width": self.width}
-        return {**size, "weights": kept[self.quantise], "offload": self.offload, "parallel": self.parallel}
+        return {
+            **size,
+            "weights": kept[self.quantise],
+            "offload": self.offload,
+            "tiling": self.tiling,
+            "parallel": self.parallel,
+        }
 
 
 SOLVERS = ("unipc", "euler")

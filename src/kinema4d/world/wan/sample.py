@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from kinema4d.world.wan.condition import Told
+from kinema4d.world.wan.latents import device_of
 from kinema4d.world.wan.model import LATENT, RobotWan
 from kinema4d.world.wan.options import Sampling
 
@@ -59,7 +60,7 @@ def sample(
     sampling = sampling or Sampling()
     solver = solver_of(sampling)
     shape = (1, LATENT, *told.first.shape[2:])
-    device = model.patch_embedding.weight.device
+    device = device_of(model)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device)
     for i, time in enumerate(solver.timesteps):
         speed = velocity(model, told, x, time.to(device).expand(1), sampling)

@@ -19,7 +19,7 @@ from kinema4d.world.compose import clip_from
 from kinema4d.world.frames import at_size, window
 from kinema4d.world.protocol import check_view
 from kinema4d.world.wan.condition import Told, arm_of, first_latents, given_mask, robot_latents, robot_mask
-from kinema4d.world.wan.latents import KINEMA4D, PointStats, as_frames, check_size, decode
+from kinema4d.world.wan.latents import KINEMA4D, PointStats, as_frames, check_size, decode, device_of
 from kinema4d.world.wan.memory import advice
 from kinema4d.world.wan.metric import Metric, metric
 from kinema4d.world.wan.model import RobotWan
@@ -150,7 +150,7 @@ class WanWorld:
 def looked(clip: Any, eye: Any, image: UInt8[np.ndarray, "h w 3"]) -> Tensor:
     """CLIP's tokens [1,n,c] of a picture: its last layer but one."""
     pixels = eye(images=Image.fromarray(image), return_tensors="pt")["pixel_values"]
-    found = clip(pixel_values=pixels.to(clip.device, clip.dtype), output_hidden_states=True)
+    found = clip(pixel_values=pixels.to(device_of(clip), clip.dtype), output_hidden_states=True)
     return found.hidden_states[-2].float()
 
 
