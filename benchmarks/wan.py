@@ -24,7 +24,7 @@ import tyro
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import wan_reference as reference  # pyright: ignore[reportMissingImports]
-from wan_cases import an_input, overfit, some_latents, traced  # pyright: ignore[reportMissingImports]
+from wan_cases import an_input, overfit, some_latents, traced, traced_vae  # pyright: ignore[reportMissingImports]
 
 from kinema4d.train.wan import loss_of, with_lora
 from kinema4d.train.wan_plan import WanPlan
@@ -96,14 +96,14 @@ def speedup(folder: Path, rounds: int = 7) -> float:
 def loads() -> dict[str, dict[str, float]]:
     """Of Wan2.1-14B at 49 frames of 480x720: by the formulas of ``memory.py``, and traced on tensors without content."""
     whole = {**tiny.WAN, **WAN14B}
-    said, seen = load_of(whole), traced(whole)
+    said = load_of(whole)
     return {
         "computed": {
             "weights_gb": 2 * said.parameters / 1e9,
             "activations_gb": said.activations_gb,
             "tflop": said.tflop,
         },
-        "traced": seen,
+        "traced": {**traced(whole), "vae_gb": traced_vae(), "vae_tiled_gb": traced_vae(tiling=True)},
     }
 
 

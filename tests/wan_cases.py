@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
 from kinema4d.data.dataset import open_dataset
 from kinema4d.data.generate import Recipe, generate
@@ -48,35 +56,68 @@ def tiny_rollouts(folder: Path | str, plan: WanPlan) -> Rollouts:
     return Rollouts(split_of(cache.listed(folder), plan)[1], vae(), KINEMA4D, steps=2)
 
 
-def traced(config: dict[str, Any], *, frames: int = 49, height: int = 480, width: int = 720) -> dict[str, float]:
-    """What one pass of a model in bf16 takes, read off tensors that have sizes and no content: any size can be traced anywhere."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.distributed._tools.mem_tracker import MemTracker
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.utils.flop_counter import FlopCounterMode
+class Fullest(TorchDispatchMode):
+    """Counts what is alive of all that is made inside it, and is no weight of a module."""
 
-    t, h, w = 1 + (frames - 1) // 4, height // 8, width // 8
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.live = {StorageWeakRef(p.untyped_storage()): 0 for p in module.parameters()}
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for t in tree_leaves(out):
+            if isinstance(t, torch.Tensor):
+                self.live.setdefault(StorageWeakRef(t.untyped_storage()), t.untyped_storage().nbytes())
+        self.live = {r: n for r, n in self.live.items() if not r.expired()}
+        self.bytes = max(self.bytes, sum(self.live.values()))
+        return out
+
+
+@contextmanager
+def hollow_bf16() -> Iterator[None]:
+    """Tensors have sizes and no content, and are bf16 unless it is said: any size can be traced anywhere."""
     with FakeTensorMode(), torch.no_grad():
         torch.set_default_dtype(torch.bfloat16)
         try:
-            model = RobotWan(**config)
+            yield
         finally:
             torch.set_default_dtype(torch.float32)
-        draw = lambda *shape: torch.zeros(shape, dtype=torch.bfloat16)  # noqa: E731
-        inputs = draw(1, 36, t, h, 2 * w), torch.zeros(1), draw(1, 20, t, h, 2 * w), draw(1, 257, config["image_dim"])
-        memory, work = MemTracker(), FlopCounterMode(display=False)
-        memory.track_external(model)
-        with memory:
+
+
+def traced(config: dict[str, Any], *, frames: int = 49, height: int = 480, width: int = 720) -> dict[str, float]:
+    """What one pass of a model in bf16 takes."""
+    t, h, w = 1 + (frames - 1) // 4, height // 8, width // 8
+    with hollow_bf16():
+        model = RobotWan(**config)
+        inputs = torch.zeros(1, 36, t, h, 2 * w), torch.zeros(1, dtype=torch.float32), torch.zeros(1, 20, t, h, 2 * w), torch.zeros(1, 257, config["image_dim"])  # fmt: skip
+        with Fullest(model) as memory:
             model(*inputs)
-        with sdpa_kernel(SDPBackend.MATH), work:  # the other kernels of a CPU are not counted
+        with (
+            sdpa_kernel(SDPBackend.MATH),
+            FlopCounterMode(display=False) as work,
+        ):  # other kernels of a CPU are not counted
             model(*inputs)
-    peak = {str(k): v for k, v in next(iter(memory.get_tracker_snapshot("peak").values())).items()}
-    weights = next(v for k, v in peak.items() if k.endswith("PARAM"))
+        weights = sum(p.numel() * p.element_size() for p in model.parameters())
     return {
         "weights_gb": weights / 1e9,
-        "activations_gb": (peak["Total"] - weights) / 1e9,
+        "activations_gb": memory.bytes / 1e9,
         "tflop": work.get_total_flops() / 1e12,
     }
+
+
+def traced_vae(*, frames: int = 49, height: int = 480, width: int = 720, tiling: bool = False) -> float:
+    """GB that Wan2.1's VAE takes in bf16 to decode both halves."""
+    from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
+
+    with hollow_bf16():
+        coder = AutoencoderKLWan()
+        if tiling:
+            coder.enable_tiling()
+        latents = torch.zeros(1, 16, 1 + (frames - 1) // 4, height // 8, 2 * width // 8)
+        with Fullest(coder) as memory:
+            coder.decode(latents)
+    return memory.bytes / 1e9
 
 
 def encoded_episodes(root: Path, count: int) -> tuple[Path, Path]:

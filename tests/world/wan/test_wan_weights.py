@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("diffusers", reason="the full-scale model needs diffusers: pip install 'kinema4d[wan]'")
 import torch
 from safetensors.torch import save_file
-from wan_cases import an_input, traced
+from wan_cases import an_input, traced, traced_vae
 
 from kinema4d.world.wan import files, memory, weights
 from kinema4d.world.wan.latents import KINEMA4D, PLAIN_4DNEX, PointStats
@@ -140,6 +140,8 @@ def test_what_is_computed_is_what_a_trace_of_the_same_widths_takes():
     found, said = traced(config), memory.load_of(config)
     assert found["activations_gb"] == pytest.approx(said.activations_gb, rel=0.1)
     assert found["tflop"] == pytest.approx(said.tflop, rel=0.03)
+    small = {"frames": 5, "height": 240, "width": 120}
+    assert traced_vae(**small) == pytest.approx(memory.load_of(config, **small).vae_gb, rel=0.1)
     assert found["weights_gb"] == pytest.approx(2 * said.parameters / 1e9, rel=0.02)
 
 
