@@ -1,0 +1,261 @@
+"""Jointed objects, drawn by chance: doors, drawers, laptops, scissors, lamps, faucets, chains. MuJoCo moves them, a mesh shows them.
+
+Each is a tree of solid parts on hinges and slides that stands on something fixed. The mesh is that of the parts, vertex by vertex, so that
+every pose has the same topology.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import trimesh
+from jaxtyping import Float64, Int64
+
+DENSITY = 1000.0
+"""kg per cubic metre, of every part."""
+Vector = tuple[float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A body of boxes and rods."""
+
+    solids: tuple[tuple[str, Vector, Vector], ...]
+    """Kind (``box`` with half sides; ``rod`` along z with radius and half length), size, and middle in the part's frame, metres."""
+    at: Vector = (0.0, 0.0, 0.0)
+    """Its frame in that of the part it hangs on."""
+    on: int | None = None
+    """Which part that is; None: it is fixed."""
+    joint: str | None = None
+    """``hinge`` or ``slide``; None for what is fixed."""
+    axis: Vector = (0.0, 0.0, 1.0)
+    """Of the joint, through the part's origin."""
+    limits: tuple[float, float] = (-1.0, 1.0)
+    """Radians or metres from where it is drawn."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Jointed:
+    """An object."""
+
+    name: str
+    """Of its kind."""
+    parts: tuple[Part, ...]
+    """Those that others hang on come first."""
+    vertices: Float64[np.ndarray, "v 3"] = field(init=False)
+    """Each in the frame of its part."""
+    faces: Int64[np.ndarray, "f 3"] = field(init=False)
+    """Of all parts."""
+    part_of: Int64[np.ndarray, " v"] = field(init=False)
+    """Whose a vertex is."""
+
+    def __post_init__(self) -> None:
+        every, faces, whose, count = [], [], [], 0
+        for i, part in enumerate(self.parts):
+            for kind, size, middle in part.solids:
+                shape = trimesh.creation.box([2 * s for s in size]) if kind == "box" else trimesh.creation.cylinder(size[0], 2 * size[1], sections=10)  # fmt: skip
+                every.append(np.asarray(shape.vertices) + middle)
+                faces.append(np.asarray(shape.faces) + count)
+                whose.append(np.full(len(shape.vertices), i))
+                count += len(shape.vertices)
+        object.__setattr__(self, "vertices", np.concatenate(every).astype(np.float64))
+        object.__setattr__(self, "faces", np.concatenate(faces).astype(np.int64))
+        object.__setattr__(self, "part_of", np.concatenate(whose).astype(np.int64))
+
+    @property
+    def freedom(self) -> int:
+        """Joints."""
+        return sum(p.joint is not None for p in self.parts)
+
+    @property
+    def limits(self) -> Float64[np.ndarray, "j 2"]:
+        """Of the joints."""
+        return np.array([p.limits for p in self.parts if p.joint is not None])
+
+    def posed(self, q: Float64[np.ndarray, "*b j"]) -> Float64[np.ndarray, "*b v 3"]:
+        """Vertices for joint positions."""
+        flat = q.reshape(-1, self.freedom)
+        out = np.zeros((len(flat), *self.vertices.shape))
+        Ts: list[np.ndarray] = []
+        n = 0
+        for i, part in enumerate(self.parts):
+            T = np.tile(np.eye(4), (len(flat), 1, 1))
+            T[:, :3, 3] = part.at
+            if part.joint is not None:
+                T = T @ _moved(part, flat[:, n])
+                n += 1
+            Ts.append(T if part.on is None else Ts[part.on] @ T)
+            mine = self.part_of == i
+            out[:, mine] = self.vertices[mine] @ np.swapaxes(Ts[-1][:, :3, :3], 1, 2) + Ts[-1][:, None, :3, 3]
+        return out.reshape(*q.shape[:-1], *self.vertices.shape)
+
+    def xml(self, *, step: float = 0.001) -> str:
+        """For MuJoCo: no contacts, no damping, the same masses."""
+
+        def body(i: int) -> str:
+            part = self.parts[i]
+            solids = "".join(
+                f'<geom type="{"box" if kind == "box" else "cylinder"}" size="{_text(size if kind == "box" else size[:2])}" pos="{_text(middle)}" density="{DENSITY}"/>'
+                for kind, size, middle in part.solids
+            )
+            joint = "" if part.joint is None else f'<joint type="{part.joint}" axis="{_text(part.axis)}"/>'
+            inner = "".join(body(j) for j, p in enumerate(self.parts) if p.on == i)
+            return f'<body pos="{_text(part.at)}">{joint}{solids}{inner}</body>'
+
+        roots = "".join(body(i) for i, p in enumerate(self.parts) if p.on is None)
+        return (
+            f'<mujoco><option timestep="{step}" integrator="RK4"><flag contact="disable" energy="enable"/></option>'
+            f"<worldbody>{roots}</worldbody></mujoco>"
+        )
+
+
+def _text(values: Any) -> str:
+    return " ".join(f"{v:.9g}" for v in values)
+
+
+def _moved(part: Part, q: Float64[np.ndarray, " b"]) -> Float64[np.ndarray, "b 4 4"]:
+    """Of its joint."""
+    axis = np.array(part.axis) / np.linalg.norm(part.axis)
+    T = np.tile(np.eye(4), (len(q), 1, 1))
+    if part.joint == "slide":
+        T[:, :3, 3] = q[:, None] * axis
+        return T
+    x, y, z = axis
+    K = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    T[:, :3, :3] += np.sin(q)[:, None, None] * K + (1 - np.cos(q))[:, None, None] * (K @ K)
+    return T
+
+
+def swing(thing: Jointed, q: np.ndarray, speed: np.ndarray, *, seconds: float, every: float = 0.01) -> Float64[np.ndarray, "t j"]:  # fmt: skip
+    """Joint positions while it moves freely under gravity, by MuJoCo."""
+    import mujoco
+
+    model = mujoco.MjModel.from_xml_string(thing.xml())
+    data = mujoco.MjData(model)
+    data.qpos[:], data.qvel[:] = q, speed
+    out = [data.qpos.copy()]
+    for _ in range(round(seconds / every)):
+        mujoco.mj_step(model, data, round(every / model.opt.timestep))
+        if not np.isfinite(data.qpos).all():
+            raise ValueError(f"MuJoCo lost {thing.name}: positions are no numbers any more")
+        out.append(data.qpos.copy())
+    return np.array(out)
+
+
+# ---------------------------------------------------------------------- kinds
+
+
+def door(rng: np.random.Generator) -> Jointed:
+    """A leaf in a frame, with a handle; hung askew, so that gravity moves it."""
+    w, h, d = rng.uniform(0.3, 0.5), rng.uniform(0.5, 0.9), rng.uniform(0.015, 0.03)
+    post = 0.03
+    lean = rng.uniform(0.15, 0.4)
+    frame = Part(solids=(("box", (post, post, h / 2 + post), (-post, 0, h / 2)), ("box", (post, post, h / 2 + post), (w + post + 0.01, 0, h / 2)), ("box", (w / 2, post, post), (w / 2, 0, h + post))))  # fmt: skip
+    grip = rng.uniform(0.03, 0.06)
+    leaf = Part(
+        on=0, joint="hinge", axis=(lean, 0, 1), at=(0.005, 0, 0), limits=(-1.6, 1.6),
+        solids=(("box", (w / 2, d / 2, h / 2 - 0.01), (w / 2, 0, h / 2)), ("rod", (0.01, grip, 0), (0.85 * w, -d, h / 2))),
+    )  # fmt: skip
+    return Jointed(name="door", parts=(frame, leaf))
+
+
+def drawers(rng: np.random.Generator) -> Jointed:
+    """A chest of one to three drawers on slanted runners."""
+    w, d, h, many = rng.uniform(0.3, 0.5), rng.uniform(0.3, 0.4), rng.uniform(0.12, 0.2), int(rng.integers(1, 4))
+    t = 0.012
+    walls = [("box", (t, d / 2, many * h / 2 + t), (side * (w / 2 + t), 0.0, many * h / 2)) for side in (-1, 1)]
+    walls.append(("box", (w / 2, t, many * h / 2), (0, d / 2, many * h / 2)))
+    out = [Part(solids=tuple(walls))]  # type: ignore[arg-type]
+    for i in range(many):
+        slant = rng.uniform(-0.15, 0.15)
+        tray = (("box", (w / 2 - 0.01, d / 2 - 0.02, t / 2), (0, 0, t)), ("box", (w / 2 - 0.005, t / 2, h / 2 - 0.01), (0, -d / 2, h / 2)), ("rod", (0.008, 0.02, 0), (0, -d / 2 - 0.02, h / 2)))  # fmt: skip
+        out.append(Part(solids=tray, on=0, joint="slide", axis=(0, -1, slant), at=(0, 0, i * h), limits=(0, 0.8 * d)))
+    return Jointed(name="drawers", parts=tuple(out))
+
+
+def laptop(rng: np.random.Generator) -> Jointed:
+    """A lid on a base."""
+    w, d, t = rng.uniform(0.25, 0.4), rng.uniform(0.18, 0.28), rng.uniform(0.008, 0.02)
+    base = Part(solids=(("box", (w / 2, d / 2, t / 2), (0, 0, t / 2)),))
+    lid = Part(
+        on=0, joint="hinge", axis=(1, 0, 0), at=(0, d / 2, t), limits=(-1.5, 1.2),
+        solids=(("box", (w / 2, t / 4, d / 2 - 0.005), (0, 0, d / 2)),),
+    )  # fmt: skip
+    return Jointed(name="laptop", parts=(base, lid))
+
+
+def scissors(rng: np.random.Generator) -> Jointed:
+    """Two blades on one pin, of which one is held."""
+    a, b, t = rng.uniform(0.1, 0.16), rng.uniform(0.06, 0.1), rng.uniform(0.006, 0.012)
+    blade = lambda sign: (("box", (t, t / 2, a / 2), (0, sign * t / 2, a / 2)), ("rod", (0.02, 0.004, 0), (sign * 0.01, sign * t / 2, -b)), ("box", (t, t / 2, b / 2), (0, sign * t / 2, -b / 2)))  # fmt: skip  # noqa: E731
+    held = Part(solids=blade(1))
+    free = Part(solids=blade(-1), on=0, joint="hinge", axis=(0, 1, 0), limits=(-0.2, 1.4))
+    return Jointed(name="scissors", parts=(held, free))
+
+
+def lamp(rng: np.random.Generator) -> Jointed:
+    """A foot, two or three arms and a head, all hinges about one axis."""
+    many, w = int(rng.integers(2, 4)), rng.uniform(0.01, 0.018)
+    parts = [Part(solids=(("rod", (0.08, 0.01, 0), (0, 0, 0.01)), ("box", (w, w, 0.05), (0, 0, 0.06))))]
+    height = 0.11
+    for i in range(many):
+        last = i == many - 1
+        long = rng.uniform(0.06, 0.1) if last else rng.uniform(0.15, 0.3)
+        solid = ("rod", (0.04, long / 2, 0), (0, 0, long / 2)) if last else ("box", (w, w, long / 2), (0, 0, long / 2))
+        limits = (-1.0, 1.0) if i == 0 else (-1.3, 1.3)
+        parts.append(Part(solids=(solid,), on=i, joint="hinge", axis=(0, 1, 0), at=(0, 0, height), limits=limits))  # type: ignore[arg-type]
+        height = long
+    return Jointed(name="lamp", parts=tuple(parts))
+
+
+def faucet(rng: np.random.Generator) -> Jointed:
+    """A spout with one or two handles that hang askew."""
+    many, r = int(rng.integers(1, 3)), rng.uniform(0.015, 0.025)
+    tall, out = rng.uniform(0.15, 0.25), rng.uniform(0.1, 0.18)
+    body = (("rod", (r, tall / 2, 0), (0, 0, tall / 2)), ("box", (r * 0.8, out / 2, r * 0.8), (0, -out / 2, tall)), ("box", (0.12, 0.02, 0.01), (0, 0, 0.01)))  # fmt: skip
+    parts = [Part(solids=body)]
+    for i in range(many):
+        side = (1, -1)[i] if many == 2 else 1
+        long = rng.uniform(0.05, 0.09)
+        handle = (("box", (long / 2, 0.008, 0.006), (side * long / 2, 0, 0.02)), ("rod", (0.012, 0.02, 0), (0, 0, 0.01)))  # fmt: skip
+        lean = float(rng.uniform(0.3, 0.8))
+        parts.append(
+            Part(solids=handle, on=0, joint="hinge", axis=(0.0, lean, 1.0), at=(side * 0.09, 0, 0.03), limits=(-1.2, 1.2))  # type: ignore[arg-type]
+        )  # fmt: skip
+    return Jointed(name="faucet", parts=tuple(parts))
+
+
+def chain(rng: np.random.Generator) -> Jointed:
+    """Two or three links that hang from a hook."""
+    many, w = int(rng.integers(2, 4)), rng.uniform(0.02, 0.04)
+    parts = [Part(solids=(("box", (0.05, 0.05, 0.01), (0, 0, 0.01)),))]
+    down = 0.0
+    for i in range(many):
+        long = rng.uniform(0.15, 0.35)
+        parts.append(
+            Part(solids=(("box", (w / 2, w / 2, long / 2), (0, 0, -long / 2)),), on=i, joint="hinge", axis=(0, 1, 0), at=(0, 0, down), limits=(-1.4, 1.4))
+        )  # fmt: skip
+        down = -long
+    return Jointed(name="chain", parts=tuple(parts))
+
+
+KINDS: dict[str, Callable[[np.random.Generator], Jointed]] = {
+    "door": door, "drawers": drawers, "laptop": laptop, "scissors": scissors, "lamp": lamp, "faucet": faucet, "chain": chain,
+}  # fmt: skip
+"""Every kind by name."""
+
+
+def draw(kind: str, seed: int) -> Jointed:
+    """One of a kind."""
+    if kind not in KINDS:
+        raise ValueError(f"unknown kind of object {kind!r}; known are {', '.join(KINDS)}")
+    return replace(KINDS[kind](np.random.default_rng([seed, sorted(KINDS).index(kind)])))
+
+
+def some_poses(thing: Jointed, count: int, seed: int = 0) -> Float64[np.ndarray, "t j"]:
+    """Joint positions, even within their limits."""
+    low, high = thing.limits.T
+    return np.random.default_rng(seed).uniform(low, high, (count, thing.freedom))
