@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from kinema4d.train.direct_pack import NOWHERE, Kept, Take
+from kinema4d.types import Pointmap
 from kinema4d.world.small import painter
+from kinema4d.world.small.contact import carry_of
 from kinema4d.world.small.diffusion import DiffusionNet, Known
 from kinema4d.world.small.diffusion_config import MIXED, STRIDE, DiffusionConfig
 from kinema4d.world.small.patches import (
@@ -54,6 +56,7 @@ ALONG = (
     "prior_known",
     "carried",
     "reach",
+    "carry",
 )
 """Fields of a take that have frames."""
 PAINTED = 320
@@ -128,6 +131,19 @@ def tinted(take: Take, rng: np.random.Generator) -> Take:
     return Take(**own)
 
 
+def with_contact(take: Take) -> Take:
+    """With where things would be carried, which a pack does not keep."""
+    if take.reach is None:
+        return take
+    carry, reach = carry_of(take.actions, take.reach, environment_of(take))
+    return replace(take, reach=reach, carry=carry)
+
+
+def environment_of(take: Take) -> Pointmap:
+    """The first frame's."""
+    return Pointmap(points=take.points[:1].astype(np.float32), valid=np.ones_like(take.there[:1]))
+
+
 def taken(one: Take | Kept) -> Take:
     """Read where it is not yet."""
     return one.take() if isinstance(one, Kept) else one
@@ -155,6 +171,8 @@ class DirectTask:
         rng = np.random.default_rng([self.seed, step])
         takes = [taken(self.takes[i]) for i in rng.integers(len(self.takes), size=self.size)]
         takes = [mirrored(t) if rng.random() < 0.5 else t for t in takes]
+        if self.model.config.touches:  # before some frames are left out: what is carried depends on all
+            takes = [with_contact(t) for t in takes]
         times = self.model.config.grid[0]
         rest = rng.permutation(times - 1)[: (self.groups or times) - 1].tolist()
         config = self.model.config
@@ -186,7 +204,7 @@ class DirectTask:
         points, of all and of what was newly covered, centimetres; beside the first frame repeated, or the prior that a painter corrects."""
         assert isinstance(model, DiffusionNet)
         found: dict[str, list[float]] = {}
-        for take in map(taken, self.held_out[:most]):
+        for take in map(with_contact, map(taken, self.held_out[:most])):
             made, points, other = self._sampled(model, take)
             z = take.points[..., 2].astype(np.float32)
             masks = {

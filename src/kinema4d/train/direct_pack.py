@@ -29,9 +29,10 @@ from kinema4d.types import Episode, Pointmap
 from kinema4d.world.condition import Normalisation
 from kinema4d.world.protocol import first_depth
 from kinema4d.world.small import painter
+from kinema4d.world.small.contact import reach_of
 from kinema4d.world.small.diffusion_config import DiffusionConfig
 from kinema4d.world.small.direct import config_of, scene_of, small
-from kinema4d.world.small.patches import Scene, reach_of
+from kinema4d.world.small.patches import Scene
 
 NOWHERE = -128
 """Of ``carried``."""
@@ -66,8 +67,10 @@ class Take:
     carried: Int8[np.ndarray, "t h w 2"] | None = None
     """Pixels that show something that has moved: rows and columns to where the first frame shows it; ``NOWHERE`` elsewhere. Only
     to teach with, where episodes have tracks."""
-    reach: UInt8[np.ndarray, "t _ _ 2"] | None = None
-    """:func:`kinema4d.world.small.patches.reach_of` it."""
+    reach: UInt8[np.ndarray, "t _ _ _"] | None = None
+    """:func:`kinema4d.world.small.contact.reach_of` it, or with what is carried beside it."""
+    carry: Float32[np.ndarray, "t _ _ 2"] | None = None
+    """:func:`kinema4d.world.small.contact.carry_of` it: made when it is needed, not kept."""
     scale: Normalisation | None = None
     """Unit of length, where these frames are some of a longer clip."""
     prior_rgb: UInt8[np.ndarray, "t h w 3"] | None = None
@@ -83,7 +86,7 @@ class Take:
         everywhere = np.ones(self.there.shape, bool)
         prior = self.prior_points
         return Scene(
-            scale=self.scale, reach=self.reach,
+            scale=self.scale, reach=self.reach if self.carry is not None else None, carry=self.carry,
             image=self.rgb[0], robot=Pointmap(points=self.robot.astype(np.float32), valid=self.there),
             robot_rgb=self.robot_rgb, actions=self.actions, text=self.text,
             environment=Pointmap(points=self.points[:1].astype(np.float32), valid=everywhere[:1]),
@@ -152,7 +155,7 @@ def carried_of(episode: Episode, rows: np.ndarray, columns: np.ndarray) -> Int8[
 
 # ---------------------------------------------------------------------- packs
 
-_KEPT = tuple(f.name for f in fields(Take) if f.name != "scale")
+_KEPT = tuple(f.name for f in fields(Take) if f.name not in ("scale", "carry"))
 
 
 def make_pack(

@@ -9,14 +9,14 @@ import torch
 from diffusion_cases import TINY, H, T, W, a_control, a_scene
 
 from kinema4d.simulate.long import rollout as long_rollout
+from kinema4d.types import Pointmap
 from kinema4d.world.load import load_world
 from kinema4d.world.small import direct
+from kinema4d.world.small.contact import FAR_M, TOUCH_M, carry_of, reach_of
 from kinema4d.world.small.diffusion import DiffusionNet
 from kinema4d.world.small.diffusion_config import CONTROLS, STRIDE, DiffusionConfig
 from kinema4d.world.small.direct import DirectWorld, Memory, enlarged, load_direct, save_direct, scene_of, small
 from kinema4d.world.small.patches import (
-    FAR_M,
-    TOUCH_M,
     Scene,
     clip_of,
     cut,
@@ -25,7 +25,6 @@ from kinema4d.world.small.patches import (
     joined,
     known_of,
     positions,
-    reach_of,
     sample,
     scale_of,
     some,
@@ -106,13 +105,62 @@ def test_contact_is_how_near_the_robot_has_come_to_what_was_there_first():
     config = replace(TINY, control="pointmap")
     told = known_of([scene], config).reach
     assert told is not None
-    assert told.shape == (1, 3, 2, (H // 2) * (W // 2), 2)
+    assert told.shape == (1, 3, 2, (H // 2) * (W // 2), 3)
     np.testing.assert_allclose(told[0, 1, 1, :, 1].numpy().reshape(H // 2, W // 2), ever[2] / 255, atol=1e-6)
     assert known_of([scene], replace(config, contact=False)).reach is None
     own = touches(told, config)
-    assert own.shape == (1, 3 * 2 * 3, 2 * TINY.pixels // 4)
-    pixel = joined(touched_pixels(own, known_of([scene], config).mask, config).chunk(2, 1)[0], config, 2)[0]
+    assert own.shape == (1, 3 * 2 * 3, 3 * TINY.pixels // 4)
+    pixel = joined(touched_pixels(own, known_of([scene], config).mask, config).chunk(2, 1)[0], config, 3)[0]
     np.testing.assert_allclose(pixel[2, ::2, ::2, 1].numpy(), ever[2] / 255, atol=1e-6)
+
+
+@pytest.mark.parametrize("side", [1, -1])
+def test_what_the_hand_would_carry_is_where_it_would_be_seen(side: int):
+    scene, *_ = a_scene()
+    assert scene.environment is not None
+    flat = scene.environment.points.copy()
+    flat *= 1.0 / flat[..., 2:]  # a wall one metre away, of 20 pixels per metre
+    flat[..., 0] *= side
+    wall = Pointmap(points=flat, valid=scene.environment.valid)
+    actions = np.zeros((T, 10), np.float32)
+    actions[:, 0], actions[:, [3, 7]] = 0.1 * side * np.arange(T), 1  # two pixels per frame, one place
+    reach = np.zeros((T, H // 2, W // 2, 2), np.uint8)
+    reach[1, 3, 5, 0] = 200
+    reach[1:, 3, 5, 1] = 200
+    where, told = carry_of(actions, reach, wall)
+    np.testing.assert_allclose(where[:, 3, 5], [(3, 5), (3, 5), (3, 6), (3, 7), (3, 8)], atol=1e-4)
+    np.testing.assert_allclose(where[4, 2, 2], (2, 2))  # nobody touched that
+    assert told[3, 3, 7].tolist() == [0, 0, 200]
+    assert told[3, 3, 5].tolist() == [0, 200, 0]
+    spin = actions.copy()
+    spin[:, 0] = 0
+    quarter = np.pi / 2 * np.arange(T) / 4
+    spin[:, 3], spin[:, 4], spin[:, 6], spin[:, 7] = np.cos(quarter), np.sin(quarter), -np.sin(quarter), np.cos(quarter)
+    reach[:, 3, 5] = 255
+    reach[1:, 3, 5, 0] = 0
+    turned, _ = carry_of(spin, reach, wall)
+    x, y = flat[0, 6, 10, :2]
+    np.testing.assert_allclose(turned[4, 3, 5], [(20 * x + 8) / 2, (-20 * y * side + 12) / 2], atol=1e-4)
+
+
+def test_copies_look_first_where_the_hand_would_have_brought_something():
+    config = replace(TINY, copies=1)
+    copies = Copies(config)
+    first = cut(torch.rand(1, T, H, W, 3)[:, :1].expand(-1, T, -1, -1, -1), config)
+    k = (H // 2) * (W // 2)
+    reach, carry = torch.zeros(1, 3, 2, k, 3), torch.zeros(1, 3, 2, k, 2) - 99.0
+    place = 3 * (W // 2) + 5
+    own = Copies.places(config)[4]
+    reach[..., place, 1] = 1
+    carry[:, 2, 1, place] = own  # at the last frame it is at the fifth patch
+    with torch.no_grad():
+        for p in (*copies.ask.parameters(), *copies.look.parameters()):
+            p.zero_()
+        near, _ = copies.near(torch.zeros(1, 3 * 6, config.channels), first[:, :6], reach, carry)
+    near = near.unflatten(1, (3, 6, 2))[0]
+    assert near[2, 4, 1].argmax() == place
+    assert near[2, 4, 1, place] > 10 * near[2, 4, 0, place]
+    assert near[2, 3, 1, place] < 2 / k
 
 
 def test_before_training_it_repeats_what_it_starts_from_and_the_control_path_is_zero():

@@ -37,7 +37,10 @@ class Known:
     told: str
     """Which of these."""
     reach: Tensor | None = None
-    """[b,times,frames,k,2] how near the robot is, and has come, to each place of the first frame; None where nobody knows."""
+    """[b,times,frames,k,3] of each place of the first frame: how near the robot is, how near it has come, and what the hand would have
+    carried there; None where nobody knows."""
+    carry: Tensor | None = None
+    """[b,times,frames,k,2] where the hand would have carried what was there."""
 
 
 def rotary(where: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -125,7 +128,7 @@ class DiffusionNet(nn.Module):
         self.norm, self.out = nn.LayerNorm(c), nn.Linear(c, 3 * pixels * s)
         self.pixels = PixelHead(config) if config.detail else None
         self.copies = Copies(config) if config.copies else None
-        self.touch = nn.Linear(2 * pixels // STRIDE**2, c) if config.touches else None
+        self.touch = nn.Linear(3 * pixels // STRIDE**2, c) if config.touches else None
         for layer in (self.robot, self.out, *([self.touch] if self.touch else [])):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
@@ -167,7 +170,7 @@ class DiffusionNet(nn.Module):
         aside = self.config.domains > self.config.stacked
         if self.copies is not None:
             seen = known.first[:, : rows * columns, : 3 * self.config.pixels]
-            near, values = self.copies.near(y.chunk(2, 1)[0] if aside else y, seen, known.reach)
+            near, values = self.copies.near(y.chunk(2, 1)[0] if aside else y, seen, known.reach, known.carry)
             copied = self.copies(near, values)
         if aside:  # side by side: a pixel sees both of its halves
             planes = [torch.cat(p.chunk(2, 1), -1).repeat(1, 2, 1) for p in planes]

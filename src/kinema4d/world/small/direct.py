@@ -25,6 +25,8 @@ from kinema4d.world.small.machine import guard
 
 guard()
 
+from torch.nn import functional as F  # noqa: E402
+
 from kinema4d.world.small.diffusion import DiffusionNet  # noqa: E402
 from kinema4d.world.small.diffusion_config import ACTION, TOLD, DiffusionConfig  # noqa: E402
 from kinema4d.world.small.look import Eyes, View, guess  # noqa: E402
@@ -265,8 +267,9 @@ def start_from(net: DiffusionNet, path: str | Path) -> list[str]:
     if "domain" in theirs:  # a model of colour alone has the first of two
         theirs["domain"] = theirs["domain"][: len(own["domain"])]
     have, want = (PixelHead.inputs(c) for c in (config_of(config), net.config))
-    if "pixels.weight" in theirs and set(want) <= set(have):
-        theirs["pixels.weight"] = theirs["pixels.weight"][:, [have.index(n) for n in want]]
+    if "pixels.weight" in theirs:  # by name; what it was not told starts at zero
+        wide = F.pad(theirs["pixels.weight"], (0, 1))
+        theirs["pixels.weight"] = wide[:, [have.index(n) if n in have else -1 for n in want]]
     fits = {n: v for n, v in theirs.items() if n in own and own[n].shape == v.shape}
     net.load_state_dict(fits, strict=False)
     return sorted(own.keys() - fits.keys())

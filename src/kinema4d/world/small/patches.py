@@ -11,22 +11,20 @@ from itertools import pairwise
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32, UInt8
-from scipy.spatial import KDTree
 from torch import Tensor
 from torch.nn import functional as F
 
 from kinema4d.types import Pointmap
 from kinema4d.world.condition import Normalisation, normalisation, soft_mask
+from kinema4d.world.small.contact import carry_of, reach_of
 from kinema4d.world.small.diffusion import DiffusionNet, Known
-from kinema4d.world.small.diffusion_config import ACTION, LONGEST, MIXED, STRIDE, WORDS, DiffusionConfig, manner
+from kinema4d.world.small.diffusion_config import ACTION, LONGEST, MIXED, WORDS, DiffusionConfig, manner
 
 STEPS = 2
 """Of the flow, by default."""
 SHIFT = 6.0
 """Times of the flow crowd at its start: a patch has hundreds of pixels, and their mean is seen through much noise."""
 
-TOUCH_M, FAR_M = 0.03, 0.15
-"""Of contacts: what is so far away feels a third, and from so far on nothing, metres."""
 TAUGHT = 0.03
 """How much it counts to copy things from where they were, beside the flow."""
 
@@ -49,8 +47,10 @@ class Scene:
     """Unit of length, where these frames are some of a longer clip."""
     environment: Pointmap | None = None
     """One frame: the whole scene at the first."""
-    reach: UInt8[np.ndarray, "t _ _ 2"] | None = None
-    """:func:`reach_of` it, where that is known already."""
+    reach: UInt8[np.ndarray, "t _ _ 3"] | None = None
+    """What :func:`kinema4d.world.small.contact.carry_of` says of contact, where that is known already."""
+    carry: Float32[np.ndarray, "t _ _ 2"] | None = None
+    """And where things would be carried."""
     prior_rgb: UInt8[np.ndarray, "t h w 3"] | None = None
     """The moved prior."""
     prior_points: Pointmap | None = None
@@ -139,6 +139,7 @@ def known_of(scenes: Sequence[Scene], config: DiffusionConfig, *, seed: int = 0)
         stack("hints"),
         manner(config.control),
         stack("reach") if config.touches else None,
+        stack("carry") if config.touches else None,
     )
 
 
@@ -176,35 +177,25 @@ def _known(scene: Scene, config: DiffusionConfig, seed: int) -> Known:
         positions(config)[None],
         _hints(scene, config, tokens(shape if config.control != "rgb" else colour)),
         manner(config.control),
-        _reach(scene, config),
+        *_contact(scene, config),
     )
 
 
-def _reach(scene: Scene, config: DiffusionConfig) -> Tensor | None:
-    """[1,times,frames,k,2] what :func:`reach_of` says, in groups of frames."""
+def _contact(scene: Scene, config: DiffusionConfig) -> tuple[Tensor | None, Tensor | None]:
+    """[1,times,frames,k,3] and [1,times,frames,k,2] what is known of contact, in groups of frames."""
     if not config.touches:
-        return None
-    found = scene.reach
-    if found is None:
+        return None, None
+    reach, carry = scene.reach, scene.carry
+    if reach is None or carry is None:
         assert scene.environment is not None  # checked with the first frame's pointmap
-        found = reach_of(scene.robot, scene.environment)
+        carry, reach = carry_of(scene.actions, reach_of(scene.robot, scene.environment), scene.environment)
     p = config.patch[0]
-    every = torch.from_numpy(np.concatenate([np.repeat(found[:1], p, axis=0), found[1:]])).float() / 255
-    return every.flatten(1, 2).unflatten(0, (-1, p))[None]
 
+    def groups(x: np.ndarray) -> Tensor:
+        every = torch.from_numpy(np.concatenate([np.repeat(x[:1], p, axis=0), x[1:]])).float()
+        return every.flatten(1, 2).unflatten(0, (-1, p))[None]
 
-def reach_of(robot: Pointmap, environment: Pointmap) -> UInt8[np.ndarray, "t _ _ 2"]:
-    """How near the robot's visible surface is to what every second pixel of the first frame shows, 255 where it touches, falling
-    to a third in ``TOUCH_M``; and how near it has come until then."""
-    places = environment.points[0, ::STRIDE, ::STRIDE]
-    seen = environment.valid[0, ::STRIDE, ::STRIDE]
-    near = np.zeros((len(robot.valid), *seen.shape), np.float32)
-    for t, there in enumerate(robot.valid):
-        if there.any() and seen.any():
-            tree = KDTree(robot.points[t][there])
-            near[t][seen] = np.exp(-tree.query(places[seen], distance_upper_bound=FAR_M)[0] / TOUCH_M)
-    both = np.stack([near, np.maximum.accumulate(near, axis=0)], axis=-1)
-    return (255 * both).round().astype(np.uint8)
+    return groups(reach) / 255, groups(carry)
 
 
 def _everywhere(tokens: Tensor, config: DiffusionConfig) -> Tensor:

@@ -15,6 +15,8 @@ from kinema4d.world.small.diffusion_config import STRIDE, DiffusionConfig
 
 KEY = 32
 """Numbers of a key."""
+LEANS, WIDE = 4, 1.0
+"""Ways in which contact says where to look, and how exactly what is carried has to meet a patch, in places."""
 
 
 class Copies(nn.Module):
@@ -26,12 +28,18 @@ class Copies(nn.Module):
         self.ask = nn.Linear(config.channels, config.patch[0] * config.copies * KEY)
         self.look = nn.Linear(3 * config.patch[1] * config.patch[2], KEY)
         self.about = nn.Linear(config.channels, KEY)
-        self.lean = nn.Linear(config.channels, config.patch[0] * config.copies * 2) if config.touches else None
+        self.lean = nn.Linear(config.channels, config.patch[0] * config.copies * LEANS) if config.touches else None
+        if self.lean is not None:  # what the hand would have brought here is looked at first
+            nn.init.zeros_(self.lean.weight)
+            with torch.no_grad():
+                self.lean.bias.view(config.patch[0], config.copies, LEANS)[:] = torch.tensor([0.0, 0.0, 2.0, 4.0])
 
-    def near(self, y: Tensor, first: Tensor, reach: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def near(
+        self, y: Tensor, first: Tensor, reach: Tensor | None = None, carry: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Tokens of colour [b,n,c] with the first frame's before all others, and that frame in their patches,
         [b,places,3*pixels]: how much each frame of each token has of each patch of it [b,n*frames*copies,k], and those [b,k,...].
-        ``reach`` is what is known of contacts."""
+        ``reach`` and ``carry`` are what is known of contacts."""
         p, h, w = self.config.patch
         _, rows, columns = self.config.grid
         image = first.unflatten(-1, (3, p, h, w))[:, :, :, 0].unflatten(1, (rows, columns))
@@ -45,10 +53,17 @@ class Copies(nn.Module):
         asked = self.ask(y).unflatten(-1, (-1, KEY)).unflatten(1, (-1, rows * columns))
         asked = _placed(asked, self.places(self.config)[:, None]).flatten(1, 3)
         likes = asked @ keys.transpose(1, 2) * KEY**-0.5
-        if self.lean is not None and reach is not None:  # what has been touched by then
-            leans = self.lean(y).unflatten(-1, (p, -1, 2)).unflatten(1, (-1, rows * columns))
-            more = leans.permute(0, 1, 3, 2, 4, 5).flatten(3, 4) @ reach.transpose(-1, -2)
-            likes = likes + more.unflatten(3, (rows * columns, -1)).permute(0, 1, 3, 2, 4, 5).flatten(1, 4)
+        if self.lean is not None and reach is not None and carry is not None:
+            # What is touched, what has been, and what the hand would have brought here: anything, or touched things.
+            leans = self.lean(y).unflatten(-1, (p, -1, LEANS)).unflatten(1, (-1, rows * columns))
+            leans = leans.permute(0, 1, 3, 2, 4, 5)  # b times frames places copies leans
+            more = leans[..., :2].flatten(3, 4) @ reach[..., :2].transpose(-1, -2)
+            own = self.places(self.config)
+            away = (carry[:, :, :, None] - own[:, None]).square().sum(-1)  # b times frames places k
+            here = torch.exp(-away / (2 * WIDE**2))
+            brought = torch.stack([here, here * reach[:, :, :, None, :, 1]], -2)
+            more = more.unflatten(3, (rows * columns, -1)) + leans[..., 2:] @ brought
+            likes = likes + more.permute(0, 1, 3, 2, 4, 5).flatten(1, 4)
         return torch.softmax(likes, -1), values
 
     @staticmethod
@@ -65,18 +80,18 @@ class Copies(nn.Module):
 
 
 def touches(reach: Tensor, config: DiffusionConfig) -> Tensor:
-    """[b,times,frames,k,2] of all places to tokens [b,times*places,2*frames*...] of those in their own patches."""
+    """[b,times,frames,k,3] of all places to tokens [b,times*places,3*frames*...] of those in their own patches."""
     (_, h, w), (_, rows, columns) = config.patch, config.grid
-    x = reach.unflatten(3, (rows, h // STRIDE, columns, w // STRIDE))  # b times frames rows h columns w 2
+    x = reach.unflatten(3, (rows, h // STRIDE, columns, w // STRIDE))  # b times frames rows h columns w 3
     return x.permute(0, 1, 3, 5, 7, 2, 4, 6).flatten(4).flatten(1, 3)
 
 
 def touched_pixels(touched: Tensor | None, mask: Tensor, config: DiffusionConfig) -> Tensor:
-    """The same for every pixel of every token: [b,n,2*pixels] beside ``mask`` [b,n,pixels]; zero where it is not known."""
+    """The same for every pixel of every token: [b,n,3*pixels] beside ``mask`` [b,n,pixels]; zero where it is not known."""
     p, h, w = config.patch
     if touched is None:
-        return mask.new_zeros(*mask.shape[:2], 2 * config.pixels)
-    x = touched.unflatten(-1, (2, p, h // STRIDE, w // STRIDE))
+        return mask.new_zeros(*mask.shape[:2], 3 * config.pixels)
+    x = touched.unflatten(-1, (3, p, h // STRIDE, w // STRIDE))
     x = x.repeat_interleave(STRIDE, -1).repeat_interleave(STRIDE, -2).flatten(2)
     return x.repeat(1, mask.shape[1] // x.shape[1], 1)
 
@@ -119,7 +134,11 @@ class PixelHead(nn.Module):
         )  # where only colour is made, the robot is told by its points all the same
         planes = [("noisy", kinds), ("first", kinds), ("robot", told), *([("prior", kinds)] if config.prior else [])]
         names = [f"{name} {kind} {i}" for name, every in planes for kind in every for i in range(3)]
-        names += ["mask", *(["known"] if config.prior else []), *(["near", "touched"] if config.touches else [])]
+        names += [
+            "mask",
+            *(["known"] if config.prior else []),
+            *(["near", "touched", "brought"] if config.touches else []),
+        ]
         return names + [f"copy {i}" for i in range(3 * config.copies)]
 
     def forward(self, y: Tensor, planes: list[Tensor], coarse: Tensor, copied: Tensor | None) -> Tensor:
