@@ -53,7 +53,7 @@ def test_points_follow_vertices_that_turn_and_stretch():
 
 
 def test_every_part_has_its_own_mass():
-    two = trimesh.util.concatenate([trimesh.creation.box((0.1, 0.1, 0.1)), trimesh.creation.box((0.2, 0.1, 0.1), trimesh.transformations.translation_matrix((1, 0, 0)))])  # fmt: skip
+    two: Any = trimesh.util.concatenate([trimesh.creation.box((0.1, 0.1, 0.1)), trimesh.creation.box((0.2, 0.1, 0.1), trimesh.transformations.translation_matrix((1, 0, 0)))])  # fmt: skip
     mesh = as_mesh(two)
     assert parts(mesh).max() == 1
     x, w = found(mesh)

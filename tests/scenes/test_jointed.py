@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-pytest.importorskip("mujoco", reason="jointed objects are moved by MuJoCo: pip install 'kinema4d[mjcf]'")
-import mujoco
-
 from kinema4d.objects.solid import Mesh, checked, quadrature
 from kinema4d.scenes.jointed import KINDS, Jointed, draw, some_poses, swing
+
+mujoco: Any = pytest.importorskip("mujoco", reason="jointed objects are moved by MuJoCo: pip install 'kinema4d[mjcf]'")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -98,7 +99,12 @@ def jacobian(body: Body, state: State) -> tuple[Tensor, Tensor]:
     """Points [b,n,3], and how they change with every unknown [b,n,3,unknowns]: one forward derivative per coordinate, all at once."""
     many, k = state.q.shape
     ways = torch.eye(k, dtype=state.q.dtype).repeat_interleave(many, 0)
-    own, slopes = torch.func.jvp(body.shape, (state.q.repeat(k, 1),), (ways,)) if k else (body.shape(state.q), None)
+    slopes: Tensor | None = None
+    if k:
+        both: Any = torch.func.jvp(body.shape, (state.q.repeat(k, 1),), (ways,))
+        own, slopes = both
+    else:
+        own = body.shape(state.q)
     x = own[:many] @ state.turn.transpose(1, 2)
     parts = []
     if body.free:

@@ -6,6 +6,7 @@ every pose has the same topology.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -131,8 +132,7 @@ def _moved(part: Part, q: Float64[np.ndarray, " b"]) -> Float64[np.ndarray, "b 4
 
 def swing(thing: Jointed, q: np.ndarray, speed: np.ndarray, *, seconds: float, every: float = 0.01) -> Float64[np.ndarray, "t j"]:  # fmt: skip
     """Joint positions while it moves freely under gravity, by MuJoCo."""
-    import mujoco
-
+    mujoco: Any = importlib.import_module("mujoco")
     model = mujoco.MjModel.from_xml_string(thing.xml())
     data = mujoco.MjData(model)
     data.qpos[:], data.qvel[:] = q, speed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,7 +141,7 @@ def test_what_is_computed_is_what_a_trace_of_the_same_widths_takes():
     found, said = traced(config), memory.load_of(config)
     assert found["activations_gb"] == pytest.approx(said.activations_gb, rel=0.1)
     assert found["tflop"] == pytest.approx(said.tflop, rel=0.03)
-    small = {"frames": 5, "height": 240, "width": 120}
+    small: dict[str, Any] = {"frames": 5, "height": 240, "width": 120}
     assert traced_vae(**small) == pytest.approx(memory.load_of(config, **small).vae_gb, rel=0.1)
     assert found["weights_gb"] == pytest.approx(2 * said.parameters / 1e9, rel=0.02)
 
