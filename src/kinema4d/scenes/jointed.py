@@ -6,7 +6,6 @@ every pose has the same topology.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +13,8 @@ from typing import Any
 import numpy as np
 import trimesh
 from jaxtyping import Float64, Int64
+
+from kinema4d.scenes.physics import mujoco_module
 
 DENSITY = 1000.0
 """kg per cubic metre, of every part."""
@@ -132,7 +133,7 @@ def _moved(part: Part, q: Float64[np.ndarray, " b"]) -> Float64[np.ndarray, "b 4
 
 def swing(thing: Jointed, q: np.ndarray, speed: np.ndarray, *, seconds: float, every: float = 0.01) -> Float64[np.ndarray, "t j"]:  # fmt: skip
     """Joint positions while it moves freely under gravity, by MuJoCo."""
-    mujoco: Any = importlib.import_module("mujoco")
+    mujoco = mujoco_module()
     model = mujoco.MjModel.from_xml_string(thing.xml())
     data = mujoco.MjData(model)
     data.qpos[:], data.qvel[:] = q, speed
