@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from kinema4d.data.dataset import open_dataset
 from kinema4d.data.generate import Recipe, generate
+from kinema4d.evaluate.decoded import decoded_scores
 from kinema4d.train.encode import encode_dataset, measure
 from kinema4d.train.wan import split_of, train_wan, with_lora
 from kinema4d.train.wan_plan import WanPlan
@@ -53,7 +54,7 @@ def some_latents(folder: Path, count: int, seed: int = 0) -> None:
 
 
 def tiny_rollouts(folder: Path | str, plan: WanPlan) -> Rollouts:
-    return Rollouts(split_of(cache.listed(folder), plan)[1], vae(), KINEMA4D, steps=2)
+    return Rollouts(split_of(cache.listed(folder), plan)[1], vae(), KINEMA4D, decoded_scores, steps=2)
 
 
 class Fullest(TorchDispatchMode):

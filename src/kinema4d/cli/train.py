@@ -141,10 +141,11 @@ def _wan(data: Path, out: Path, weights: Path | None, adapter: Path | None, vari
     if weights is None:
         raise ValueError("wan-lora needs --weights: the folder of Wan2.1-I2V-14B-480P as diffusers has it")
     try:
+        from kinema4d.evaluate.decoded import decoded_scores
         from kinema4d.train.wan import train_adapter
     except ImportError as error:
         raise ValueError(f"wan-lora needs {error.name}: pip install 'kinema4d[wan]'") from None
-    folder = train_adapter(weights, data, out, plan, adapter=adapter, variant=variant, tell=_say)
+    folder = train_adapter(weights, data, out, plan, adapter=adapter, variant=variant, judge=decoded_scores, tell=_say)
     print(f"{folder}: use it with kinema4d simulate --world wan --weights {weights} --adapter {folder}")
 
 

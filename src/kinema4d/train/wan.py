@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from kinema4d.files import whole_file
 from kinema4d.train.wan_plan import WanPlan, rate_at
+from kinema4d.train.wan_rollouts import Judge, Rollouts
 from kinema4d.world.condition import soft_mask
 from kinema4d.world.wan import cache, weights
 from kinema4d.world.wan.latents import KINEMA4D, PointStats
@@ -86,10 +87,11 @@ def train_adapter(
     *,
     adapter: Path | None = None,
     variant: Variant = "act",
+    judge: Judge | None = None,
     tell: Callable[[int, dict[str, float]], None] | None = None,
 ) -> Path:
     """Train an adapter of the weights in ``base`` on the latents in ``folder``, from nothing or from another ``adapter``; latents are scaled
-    by the statistics of the adapter, or by their own."""
+    by the statistics of the adapter, or by their own. ``judge`` scores rollouts of clips that are held out."""
     from kinema4d.train.encode import measure
 
     device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
@@ -105,12 +107,11 @@ def train_adapter(
     model = with_lora(model, plan, start=adapter if found is not None and found.rank else None)
     stats = measure(folder) if found is None else found.stats
     validate = None
-    if plan.held_out:
-        from kinema4d.train.wan_rollouts import Rollouts
+    if plan.held_out and judge is not None:
         from kinema4d.world.wan.load import eyes_of
 
         _, held = split_of(cache.listed(folder), plan)
-        validate = Rollouts(held, eyes_of(base, Setup())[0], stats, plan.rollout_steps)
+        validate = Rollouts(held, eyes_of(base, Setup())[0], stats, judge, plan.rollout_steps)
     about = {"base": base.name, "start": None if adapter is None else adapter.name, "variant": model.variant}
     return train_wan(model, folder, out, plan, stats=stats, dtype=dtype, about=about, validate=validate, tell=tell)
 
