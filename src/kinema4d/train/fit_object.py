@@ -16,8 +16,6 @@ from kinema4d.objects.one import OneConfig, OneNet
 from kinema4d.objects.reduce import Freedom, active_subspace, freedom
 from kinema4d.objects.solid import Mesh, Weighed, checked, quadrature
 
-FIXED = 1e-3
-"""A vertex that never moves by more, of the size, stands still: the object stands on it."""
 MARGIN = 0.1
 """Beyond the range of coordinates that was seen, of that range, before the wall."""
 
