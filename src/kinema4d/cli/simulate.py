@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json as json_module
-import os
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from kinema4d.cli.console import Clock, warn
 from kinema4d.cli.console import provenance as record
-from kinema4d.world.wan.options import Sampling, Setup
+from kinema4d.world.wan.options import Sampling, Setup, processes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -160,7 +159,7 @@ def simulate(
         for text in dict.fromkeys(str(w.message) for w in heard if w.category.__name__ == "SmallWorldWarning"):
             warn(text)
         clock.lap("simulate")
-        if os.environ.get("RANK", "0") != "0":
+        if processes()[0]:
             return  # under torchrun all processes share one clip; the first writes it
         clock.say("writing")
         for folder, result in made:

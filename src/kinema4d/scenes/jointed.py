@@ -7,7 +7,7 @@ every pose has the same topology.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -169,7 +169,7 @@ def drawers(rng: np.random.Generator) -> Jointed:
     t = 0.012
     walls = [("box", (t, d / 2, many * h / 2 + t), (side * (w / 2 + t), 0.0, many * h / 2)) for side in (-1, 1)]
     walls.append(("box", (w / 2, t, many * h / 2), (0, d / 2, many * h / 2)))
-    out = [Part(solids=tuple(walls))]  # type: ignore[arg-type]
+    out = [Part(solids=tuple(walls))]
     for i in range(many):
         slant = rng.uniform(-0.15, 0.15)
         tray = (("box", (w / 2 - 0.01, d / 2 - 0.02, t / 2), (0, 0, t)), ("box", (w / 2 - 0.005, t / 2, h / 2 - 0.01), (0, -d / 2, h / 2)), ("rod", (0.008, 0.02, 0), (0, -d / 2 - 0.02, h / 2)))  # fmt: skip
@@ -207,7 +207,7 @@ def lamp(rng: np.random.Generator) -> Jointed:
         long = rng.uniform(0.06, 0.1) if last else rng.uniform(0.15, 0.3)
         solid = ("rod", (0.04, long / 2, 0), (0, 0, long / 2)) if last else ("box", (w, w, long / 2), (0, 0, long / 2))
         limits = (-1.0, 1.0) if i == 0 else (-1.3, 1.3)
-        parts.append(Part(solids=(solid,), on=i, joint="hinge", axis=(0, 1, 0), at=(0, 0, height), limits=limits))  # type: ignore[arg-type]
+        parts.append(Part(solids=(solid,), on=i, joint="hinge", axis=(0, 1, 0), at=(0, 0, height), limits=limits))
         height = long
     return Jointed(name="lamp", parts=tuple(parts))
 
@@ -224,7 +224,7 @@ def faucet(rng: np.random.Generator) -> Jointed:
         handle = (("box", (long / 2, 0.008, 0.006), (side * long / 2, 0, 0.02)), ("rod", (0.012, 0.02, 0), (0, 0, 0.01)))  # fmt: skip
         lean = float(rng.uniform(0.3, 0.8))
         parts.append(
-            Part(solids=handle, on=0, joint="hinge", axis=(0.0, lean, 1.0), at=(side * 0.09, 0, 0.03), limits=(-1.2, 1.2))  # type: ignore[arg-type]
+            Part(solids=handle, on=0, joint="hinge", axis=(0.0, lean, 1.0), at=(side * 0.09, 0, 0.03), limits=(-1.2, 1.2))
         )  # fmt: skip
     return Jointed(name="faucet", parts=tuple(parts))
 
@@ -253,7 +253,7 @@ def draw(kind: str, seed: int) -> Jointed:
     """One of a kind."""
     if kind not in KINDS:
         raise ValueError(f"unknown kind of object {kind!r}; known are {', '.join(KINDS)}")
-    return replace(KINDS[kind](np.random.default_rng([seed, sorted(KINDS).index(kind)])))
+    return KINDS[kind](np.random.default_rng([seed, sorted(KINDS).index(kind)]))
 
 
 def some_poses(thing: Jointed, count: int, seed: int = 0) -> Float64[np.ndarray, "t j"]:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from kinema4d.train.direct_pack import NOWHERE, Kept, Take
-from kinema4d.types import Pointmap
 from kinema4d.world.small import painter
 from kinema4d.world.small.contact import carry_of
 from kinema4d.world.small.diffusion import DiffusionNet, Known
@@ -135,13 +134,8 @@ def with_contact(take: Take) -> Take:
     """With where things would be carried, which a pack does not keep."""
     if take.reach is None:
         return take
-    carry, reach = carry_of(take.actions, take.reach, environment_of(take))
+    carry, reach = carry_of(take.actions, take.reach, take.environment)
     return replace(take, reach=reach, carry=carry)
-
-
-def environment_of(take: Take) -> Pointmap:
-    """The first frame's."""
-    return Pointmap(points=take.points[:1].astype(np.float32), valid=np.ones_like(take.there[:1]))
 
 
 def taken(one: Take | Kept) -> Take:

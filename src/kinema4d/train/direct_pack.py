@@ -81,6 +81,11 @@ class Take:
     """What of it is no guess."""
 
     @property
+    def environment(self) -> Pointmap:
+        """Of the first frame."""
+        return Pointmap(points=self.points[:1].astype(np.float32), valid=np.ones_like(self.there[:1]))
+
+    @property
     def scene(self) -> Scene:
         """What a model may know of it."""
         everywhere = np.ones(self.there.shape, bool)
@@ -89,7 +94,7 @@ class Take:
             scale=self.scale, reach=self.reach if self.carry is not None else None, carry=self.carry,
             image=self.rgb[0], robot=Pointmap(points=self.robot.astype(np.float32), valid=self.there),
             robot_rgb=self.robot_rgb, actions=self.actions, text=self.text,
-            environment=Pointmap(points=self.points[:1].astype(np.float32), valid=everywhere[:1]),
+            environment=self.environment,
             prior_rgb=self.prior_rgb, prior_known=self.prior_known,
             prior_points=None if prior is None else Pointmap(points=prior.astype(np.float32), valid=everywhere),
         )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,17 +21,13 @@ from kinema4d.world.frames import at_size, window
 from kinema4d.world.wan import cache, files
 from kinema4d.world.wan.condition import first_latents, robot_latents, robot_mask
 from kinema4d.world.wan.latents import PointStats, as_video, encode, latent_shape, measured
+from kinema4d.world.wan.options import processes
 from kinema4d.world.wan.world import looked
 
 PLAIN = PointStats(mean=0.0, std=1.0)
 """Latents are kept without the scaling of pointmaps, which may be measured anew."""
 CLIPPED = (0.5, 99.5)
 """Percentiles of a scene's points that map to 0 and 1: a far wall would take all of the range."""
-
-
-def processes() -> tuple[int, int]:
-    """Which process this is and of how many, as torchrun says; 0 of 1 without."""
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def encode_dataset(
@@ -128,7 +123,11 @@ def latents_of_release(root: Path, name: str, vae: Any, *, frames: int, height: 
         raise ValueError(f"{root} has no latents of {', '.join(missing)} for {name!r}")
     if absent := [p for p in (mask, picture) if not p.is_file()]:
         raise ValueError(f"{absent[0]} is missing: {name!r} cannot be learned from without it")
-    there = np.load(mask)[:frames].reshape(-1, height, width) > 0
+    there = np.load(mask)[:frames, ..., 0] > 0
+    if there.shape != (frames, height, width):
+        raise ValueError(
+            f"{mask} holds a mask of {list(there.shape)}, expected {[frames, height, width]} and one channel"
+        )
     first = _picture(np.asarray(Image.open(picture).convert("RGB")), height, width)
     times = latent_shape(frames, height, width)[0]
     own = {k: v[:, :times] if v.ndim == 4 else v for k, v in found.items()}  # the release's pointmaps may be longer

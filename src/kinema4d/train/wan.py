@@ -179,12 +179,12 @@ def train_wan(
     many, me = accelerator.num_processes, accelerator.process_index
     if plan.batch % many:
         raise ValueError(f"a batch of {plan.batch} clips cannot be shared by {many} processes")
-    variant, names = model.variant, list(trained(model))
+    variant = model.variant
     shard = plan.shard and many > 1
     whole: Any = sharded(model, accelerator.device) if shard else accelerator.prepare(model)
     groups = list(trained(model).values())
     optimiser = torch.optim.AdamW(groups, lr=plan.rate, betas=(0.9, 0.95), weight_decay=plan.decay)
-    first, average = _resume(out, plan, model, optimiser, names)
+    first, average = _resume(out, plan, model, optimiser)
     began, smooth = time.monotonic(), None
     for step in range(first, plan.steps):
         for group in optimiser.param_groups:
@@ -298,12 +298,12 @@ def _save(out: Path, plan: WanPlan, step: int, state: dict[str, Any], stats: Poi
         torch.save({"step": step, "plan": asdict(plan), **state}, file)
 
 
-SAME = ("steps", "save_every", "log_every", "shard", "rollout_steps")
+MAY_CHANGE = ("steps", "save_every", "log_every", "shard", "rollout_steps")
 """What a run may go on with differently."""
 
 
 def _resume(
-    out: Path, plan: WanPlan, model: nn.Module, optimiser: torch.optim.Optimizer, names: Sequence[str]
+    out: Path, plan: WanPlan, model: nn.Module, optimiser: torch.optim.Optimizer
 ) -> tuple[int, dict[str, Tensor] | None]:
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
 
@@ -313,11 +313,11 @@ def _resume(
     if not file.is_file():
         return 0, average
     state = torch.load(file, map_location="cpu", weights_only=True)
-    mine, theirs = ({k: v for k, v in p.items() if k not in SAME} for p in (asdict(plan), state["plan"]))
+    mine, theirs = ({k: v for k, v in p.items() if k not in MAY_CHANGE} for p in (asdict(plan), state["plan"]))
     if mine != theirs:
         other = next(k for k in mine if mine[k] != theirs.get(k))
         raise ValueError(f"{out} holds a run with {other} {theirs.get(other)}, now {mine[other]}; use another --out")
-    if list(state["trained"]) != list(names):
+    if list(state["trained"]) != list(own):
         raise ValueError(f"{out} holds a run of another model; use another --out")
     share = lambda p, v: distribute_tensor(v.to(p.device), p.device_mesh, p.placements) if isinstance(p, DTensor) else v  # noqa: E731
     with torch.no_grad():

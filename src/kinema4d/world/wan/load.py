@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from kinema4d.world.wan import files, weights
 from kinema4d.world.wan.latents import KINEMA4D, check_size
 from kinema4d.world.wan.memory import GB, load_of, refuse
 from kinema4d.world.wan.model import RobotWan
-from kinema4d.world.wan.options import Sampling, Setup
+from kinema4d.world.wan.options import Sampling, Setup, processes
 from kinema4d.world.wan.world import WanWorld
 
 PARTS = ("transformer", "vae", "image_encoder", "image_processor")
 """Folders of the base that are used: no text encoder, no tokenizer."""
 
 
-def check(base: str | Path, adapter: str | Path | None = None) -> dict[str, Any]:
-    """Look at a folder of weights and an adapter without loading them: what they are, or what is wrong."""
+def check(base: str | Path, adapter: str | Path | None = None, setup: Setup | None = None) -> dict[str, Any]:
+    """Look at a folder of weights and an adapter without loading them: what they are, or what is wrong, also with how they are to be used."""
     base = Path(base)
     if missing := [p for p in PARTS if not (base / p).is_dir()]:
         raise ValueError(
@@ -34,6 +35,8 @@ def check(base: str | Path, adapter: str | Path | None = None) -> dict[str, Any]
         weights.check_adapter(read, model)
     for part in ("vae", "image_encoder"):
         files.tensors_of(base / part)
+    if setup is not None:
+        _possible(model, setup)
     size = sum(t.bytes for t in found.values())
     return {
         "transformer": {"tensors": len(found), "gb": round(size / 1e9, 2), "layers": model.config["num_layers"]},
@@ -44,8 +47,7 @@ def check(base: str | Path, adapter: str | Path | None = None) -> dict[str, Any]
 def load_wan(base: str | Path, adapter: str | Path | None = None, *, setup: Setup | None = None, sampling: Sampling | None = None) -> WanWorld:  # fmt: skip
     """The world. Without an adapter the robot is told of by a projection that starts at zero: something to train from."""
     base, setup = Path(base), setup or Setup()
-    found = check(base, adapter)
-    _possible(weights.build(base / "transformer", None if adapter is None else weights.read_adapter(adapter)), setup)
+    found = check(base, adapter, setup)
     vae, clip, eye = _eyes(base, setup)
     tokens = (clip.config.image_size // clip.config.patch_size) ** 2 + 1
     model, read = weights.load(base / "transformer", adapter, dtype=kind_of(setup), image_tokens=tokens)
@@ -78,7 +80,7 @@ def _possible(planned: RobotWan, setup: Setup) -> None:
     if many == 1:
         return
     heads, tokens = config["num_attention_heads"], load_of(config, **setup.load).tokens
-    if int(os.environ.get("WORLD_SIZE", "1")) != many:
+    if processes()[1] != many:
         raise ValueError(f"--wan.parallel {many} needs as many processes: torchrun --nproc-per-node {many} -m kinema4d.cli simulate ...")  # fmt: skip
     if heads % many or tokens % many:
         raise ValueError(f"{heads} heads and {tokens} tokens cannot be shared by {many} processes evenly")
@@ -132,7 +134,11 @@ def _placed(model: RobotWan, vae: Any, clip: Any, setup: Setup) -> None:
     elif setup.quantise == "int8":
         from torchao.quantization import Int8WeightOnlyConfig, quantize_  # pyright: ignore[reportMissingImports]
 
-        quantize_(model, Int8WeightOnlyConfig(), filter_fn=lambda m, name: name in weights.lora_layers(model))
+        quantize_(
+            model,
+            Int8WeightOnlyConfig(),
+            filter_fn=lambda m, name: isinstance(m, nn.Linear) and name.startswith("blocks."),
+        )
     if setup.attention is not None:
         model.set_attention_backend(setup.attention)
     if setup.offload == "none":

@@ -9,9 +9,8 @@ from typing import Any
 GB = 1e9
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "float8": 1}
 """Bytes of a weight as it is kept."""
-VAE, CLIP, TEXT = 0.127e9, 0.632e9, 5.68e9
-"""Parameters of Wan's VAE, of CLIP's image tower (kept in float32), and of UMT5-XXL, which the release keeps on the card and we never load."""
-
+VAE, CLIP = 0.127e9, 0.632e9
+"""Parameters of Wan's VAE, and of CLIP's image tower (kept in float32)."""
 PIXEL, TILE = 10_430, 0.95e9
 """Bytes that the VAE holds while it decodes, per pixel of both halves or in tiles: traced on Wan2.1's, in bf16."""
 TOLD = 257 + 624
@@ -110,9 +109,10 @@ LOWER: dict[str, dict[str, Any]] = {
 def advice(config: Mapping[str, Any], **now: Any) -> str:
     """Which options lower what is needed, and by how much."""
     base = load_of(config, **now).total_gb
+    twice = 2 * now.get("parallel", 1)
     every = {
         **LOWER,
-        "--wan.parallel 2 under torchrun": {"parallel": 2 * now.get("parallel", 1)},
+        f"--wan.parallel {twice} under torchrun": {"parallel": twice},
         "half of the frames": {"frames": 1 + (now.get("frames", 49) - 1) // 8 * 4},
     }
     less = {name: load_of(config, **{**now, **change}).total_gb for name, change in every.items()}

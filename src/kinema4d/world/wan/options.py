@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+
+def processes() -> tuple[int, int]:
+    """Which process this is and of how many, as torchrun says; 0 of 1 without."""
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
 
 OFFLOADS, QUANTISED = ("none", "model", "sequential"), ("none", "fp8", "int8")
 
