@@ -16,11 +16,11 @@ from kinema4d.data.generate import Recipe, generate
 from kinema4d.train import direct, direct_pack
 from kinema4d.train.groups import split
 from kinema4d.train.loop import Plan, train
+from kinema4d.world.small.contact import lens_of
 from kinema4d.world.small.diffusion import DiffusionNet
 from kinema4d.world.small.diffusion_config import DiffusionConfig
 from kinema4d.world.small.painter import painter_config
-from kinema4d.world.small.patches import flow_loss, scale_of, unit
-from kinema4d.world.small.pixels import Copies
+from kinema4d.world.small.patches import scale_of, unit
 
 CONFIG = DiffusionConfig(height=24, width=40, patch=(4, 8, 8), channels=48, layers=2, heads=4)
 
@@ -118,54 +118,41 @@ def test_a_tint_is_one_for_all_frames_and_for_the_robot(takes: list[direct_pack.
     assert (other.robot_rgb != take.robot_rgb).any()
 
 
-def test_what_moved_is_carried_from_where_it_was(data: Path):
-    """Pixels of a pushed thing, fetched from where the first frame has them, look as they do now."""
+def test_what_moved_has_gone_where_the_track_says(data: Path):
+    """Pixels of a pushed thing look at the end, where the track has taken them, as they did in the first frame."""
     dataset, size = open_dataset(data), replace(CONFIG, height=48, width=80)
     every = [direct_pack.take_of(dataset.load(id), size) for id in dataset.ids]
-    most = max(every, key=lambda t: 0 if t.carried is None else int((t.carried[..., 0] != direct_pack.NOWHERE).sum()))
+    most = max(every, key=lambda t: 0 if t.away is None else float(np.abs(t.away[-1].astype(np.float32)).sum()))
     for take in (most, direct.mirrored(most)):
-        assert take.carried is not None
-        there = take.carried[..., 0] != direct_pack.NOWHERE
-        assert there.any()
-        assert not there[0].any()
-        t, v, u = np.nonzero(there)
-        row, column = (np.stack([v, u]) + take.carried[there].T).clip(0, [[47], [79]])
-        here, before = take.rgb[t, v, u].astype(int), take.rgb[0, row, column].astype(int)
-        stayed = take.rgb[0, v, u].astype(int)
+        assert take.away is not None
+        assert not take.away[0].any()
+        fx, cx, fy, cy = lens_of(take.environment)
+        pairs = []
+        for t in range(1, 49):
+            away = take.away[t].astype(np.float32)
+            gone = np.linalg.norm(away, axis=-1) > 0.02
+            x, y, z = (take.points[0].astype(np.float32) + away)[gone].T
+            at = t, np.round(fy * y / z + cy).astype(int).clip(0, 47), np.round(fx * x / z + cx).astype(int).clip(0, 79)
+            seen = ~take.there[at] & (
+                np.abs(take.points[(*at, 2)].astype(np.float32) - z) < 0.01
+            )  # neither hidden nor a rim
+            every = take.rgb[at], take.rgb[0][gone], take.rgb[(0, *at[1:])]
+            pairs.append([colour[seen].astype(int) for colour in every])
+        here, before, stayed = (np.concatenate(c) for c in zip(*pairs, strict=True))
+        assert len(here) > 10
         assert np.median(np.abs(here - before)) < 0.5 * np.median(np.abs(here - stayed))
 
 
-def test_copies_are_taught_where_things_were(takes: list[direct_pack.Take]):
+def test_moves_are_taught_in_the_unit_of_the_model(takes: list[direct_pack.Take]):
     take = takes[0]
-    carried = np.full((49, 24, 40, 2), direct_pack.NOWHERE, np.int8)
-    carried[7, 8:16, 16:24] = (-4, 6)  # one whole patch: 4 rows up, 6 columns right
-    carried[8, 8:10, 16] = (-4, 6)  # too few pixels
-    source = direct.source_of(replace(take, carried=carried), CONFIG)
-    own = Copies.places(CONFIG)
-    assert source.shape == (1, 13 * 15, 4)
-    at = (0, 2 * 15 + 5 + 2, 2)  # frames 5 to 8 are the second group
-    row, column = divmod(int(source[at]), 20)
-    assert [row, column] == (own[5 + 2] + torch.tensor([-2, 3])).tolist()
-    assert int((source >= 0).sum()) == 1
-    assert (direct.source_of(replace(take, carried=None), CONFIG) == -1).all()
-    torch.manual_seed(0)
-    net = DiffusionNet(CONFIG)
-    batch = direct.DirectTask(net, takes, takes)._batch(takes[:1], CONFIG, [0, 2, 12], 0)
-    source = batch[3]
-    source[:] = -1
-    source[0, 20, 1] = 33
-
-    def looks() -> float:
-        near = net.traced(torch.zeros_like(batch[1]), batch[0], torch.zeros(1))[1]
-        assert near is not None
-        return float(near.unflatten(1, (*source.shape[1:], -1))[0, 20, 1, 0, 33].detach())
-
-    optimiser, before = torch.optim.AdamW(net.parameters(), lr=3e-3), looks()
-    for _ in range(12):
-        optimiser.zero_grad()
-        flow_loss(net, *batch).backward()
-        optimiser.step()
-    assert looks() > 20 * before
+    metres = np.zeros((49, 24, 40, 3), np.float16)
+    metres[7, 8, 16] = (0.1, 0, 0)
+    away = direct.away_of(replace(take, away=metres), CONFIG)
+    assert away.shape == (1, 13, 4, 24 * 40, 3)
+    extent = float(np.ptp(unit(np.array([[0, 0, 0], [0.1, 0, 0]], np.float32), scale_of(take.scene))[:, 0]))
+    assert float(away[0, 2, 2, 8 * 40 + 16, 0]) == pytest.approx(extent, rel=1e-3)  # frames 5 to 8 are the second group
+    assert int((away != 0).sum()) == 1
+    assert direct.away_of(replace(take, away=None), CONFIG).isnan().all()
 
 
 def test_some_groups_of_frames_are_those_frames(takes: list[direct_pack.Take]):
@@ -230,7 +217,7 @@ def test_training_lowers_the_loss_and_goes_on_exactly(takes: list[direct_pack.Ta
     for (name, a), b in zip(net.state_dict().items(), other.state_dict().values(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0, msg=name)
     figures = direct.DirectTask(net, takes[:2], takes[2:]).validate(net)
-    assert {"psnr", "changed_psnr", "robot_psnr", "first_psnr", "points_cm"} <= figures.keys()
+    assert {"psnr", "changed_psnr", "robot_psnr", "first_psnr", "points_cm", "moved_cm"} <= figures.keys()
 
 
 def test_painters_learn_from_what_the_small_world_draws(data: Path, tmp_path: Path):

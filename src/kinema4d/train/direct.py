@@ -9,32 +9,31 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kinema4d.train.direct_pack import NOWHERE, Kept, Take
+from kinema4d.train.direct_pack import Kept, Take
 from kinema4d.world.small import painter
 from kinema4d.world.small.contact import carry_of
 from kinema4d.world.small.diffusion import DiffusionNet, Known
-from kinema4d.world.small.diffusion_config import MIXED, STRIDE, DiffusionConfig
+from kinema4d.world.small.diffusion_config import MIXED, DiffusionConfig
 from kinema4d.world.small.patches import (
     Scene,
     clip_of,
     cut,
     domains,
     flow_loss,
+    grouped,
     known_of,
+    lengths,
     sample,
     scale_of,
     some,
     target_of,
 )
-from kinema4d.world.small.pixels import Copies
 
 MOVED, CHANGED = 4.0, 1.5
 """So much more counts what is nearer or further than before, and what only looks different; both without the robot. Much more,
 and what might change is washed out everywhere (docs/experiments.md)."""
 MOVED_M = 0.01
 """By how much nearer or further, metres."""
-FEWEST = 3
-"""Pixels of something in a patch that it is taught to copy."""
 ROBOT = 2.0
 """So much more counts the robot."""
 EXPOSURE, BALANCE = (0.75, 1.15), (0.9, 1.1)
@@ -53,7 +52,7 @@ ALONG = (
     "prior_rgb",
     "prior_points",
     "prior_known",
-    "carried",
+    "away",
     "reach",
     "carry",
 )
@@ -77,21 +76,12 @@ def weights_of(take: Take, config: DiffusionConfig) -> Tensor:
     return domains(tokens[0], tokens[1], config)
 
 
-def source_of(take: Take, config: DiffusionConfig) -> Tensor:
-    """[1,n,frames] for every frame of every token of colour: which patch of the first frame has what moved into it, as
-    :class:`Copies` counts them; -1 where nothing did."""
-    p, h, w = config.patch
-    _, rows, columns = config.grid
-    if take.carried is None:
-        return torch.full((1, int(np.prod(config.grid)), p), -1)
-    away = cut(torch.from_numpy(take.carried.astype(np.float32))[None], config).unflatten(-1, (2, p, h * w))
-    there = (away[:, :, 0] != NOWHERE).float()
-    count = there.sum(-1)
-    mean = (away * there[:, :, None]).sum(-1) / count.clamp(min=1)[:, :, None] / STRIDE
-    own = Copies.places(config).repeat(config.grid[0], 1)[None, :, :, None]
-    size = torch.tensor([rows * h // STRIDE, columns * w // STRIDE])[None, None, :, None]
-    at = (own + mean).round().clamp(min=0).minimum(size - 1).long()
-    return torch.where(count >= FEWEST, at[:, :, 0] * size[0, 0, 1, 0] + at[:, :, 1], -1)
+def away_of(take: Take, config: DiffusionConfig) -> Tensor:
+    """[1,times,frames,k,3] how far the first frame's pixels have gone, in the model's unit; NaN where nobody knows."""
+    p, (times, _, _) = config.patch[0], config.grid
+    if take.away is None:
+        return torch.full((1, times, p, config.height * config.width, 3), torch.nan)
+    return grouped(lengths(take.away.astype(np.float32), scale_of(take.scene)), config)
 
 
 def some_groups(take: Take, groups: Sequence[int], config: DiffusionConfig) -> tuple[Take, DiffusionConfig]:
@@ -110,11 +100,8 @@ def mirrored(take: Take) -> Take:
     own = {f.name: getattr(take, f.name) for f in fields(Take)}
     for name in ALONG:
         if own[name] is not None and name != "actions":
-            spatial = "points" in name or name == "robot"
+            spatial = "points" in name or name in ("robot", "away")
             own[name] = flip(own[name]) * side if spatial else flip(own[name])
-    if take.carried is not None:
-        gone, away = take.carried[:, :, ::-1, :1] == NOWHERE, own["carried"][..., 1:]
-        own["carried"] = np.concatenate([own["carried"][..., :1], np.where(gone, away, -away)], axis=-1)
     own["actions"] = take.actions * np.array([-1, 1, 1, 1, -1, -1, -1, 1, 1, 1], np.float32)
     return Take(**own)
 
@@ -134,7 +121,7 @@ def with_contact(take: Take) -> Take:
     """With where things would be carried, which a pack does not keep."""
     if take.reach is None:
         return take
-    carry, reach = carry_of(take.actions, take.reach, take.environment)
+    carry, reach = carry_of(take.actions, take.reach, take.environment, take.there[0])
     return replace(take, reach=reach, carry=carry)
 
 
@@ -190,12 +177,13 @@ class DirectTask:
         whole = known, torch.cat(target), torch.cat(weight)
         if config.prior:
             return _near(*whole, scenes, config, seed)
-        return (*whole, torch.cat([source_of(t, config) for t in takes]) if config.copies else None)
+        return (*whole, torch.cat([away_of(t, config) for t in takes]) if config.moving else None)
 
     @torch.no_grad()
     def validate(self, model: nn.Module, most: int = 24) -> dict[str, float]:
         """Of one sample each: PSNR of all, of what changed, of what was newly covered and of the robot, and mean error of
-        points, of all and of what was newly covered, centimetres; beside the first frame repeated, or the prior that a painter corrects."""
+        points, of all and of what was newly covered, centimetres; where the first frame's things are at the end, centimetres off; beside the
+        first frame repeated, or the prior that a painter corrects."""
         assert isinstance(model, DiffusionNet)
         found: dict[str, list[float]] = {}
         for take in map(with_contact, map(taken, self.held_out[:most])):
@@ -216,6 +204,9 @@ class DirectTask:
                 for name, mask in {"points_cm": masks["psnr"], "covered_points_cm": masks["covered_psnr"]}.items():
                     if mask[1:].any():
                         found.setdefault(name, []).append(100 * float(off[1:][mask[1:]].mean()))
+            if (moves := _moves_of(model, take)) is not None:
+                found.setdefault("moved_cm", []).append(moves[0])
+                found.setdefault("first_moved_cm", []).append(moves[1])
         return {k: float(np.mean(v)) for k, v in found.items()}
 
     def _sampled(self, model: DiffusionNet, take: Take) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
@@ -227,6 +218,24 @@ class DirectTask:
             return rgb, points, np.broadcast_to(take.rgb[:1], rgb.shape)
         more, _ = painter.corrected(model, scene)
         return np.clip(take.prior_rgb + more, 0, 255), None, take.prior_rgb
+
+
+def _moves_of(model: DiffusionNet, take: Take) -> tuple[float, float] | None:
+    """By how many centimetres a model is off, at the end, where things are that have moved and that the first frame shows, as it says from
+    noise alone; and by how many they have moved. None where nothing has or nobody knows."""
+    config = replace(model.config, control=MIXED[0]) if model.config.control == "mixed" else model.config
+    if take.away is None or not config.moving:
+        return None
+    away = take.away[-1].reshape(-1, 3).astype(np.float32)
+    far = np.linalg.norm(away, axis=-1)
+    if not (far > MOVED_M).any():
+        return None
+    known, scale = known_of([take.scene], config), scale_of(take.scene)
+    moved = model.traced(torch.randn_like(known.first), known, torch.zeros(1))[1]
+    assert moved is not None
+    said = (moved.away[0, -1, -1] * torch.sigmoid(moved.gone[0, -1, -1])[:, None]).numpy()
+    off = np.linalg.norm(said / lengths(np.ones(3, np.float32), scale) - away, axis=-1)
+    return 100 * float(off[far > MOVED_M].mean()), 100 * float(far[far > MOVED_M].mean())
 
 
 def _near(

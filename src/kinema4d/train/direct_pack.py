@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float16, Float32, Int8, UInt8
+from jaxtyping import Bool, Float16, Float32, UInt8
 
 from kinema4d.data.dataset import Dataset, open_dataset
 from kinema4d.data.pool import Progress, spread
 from kinema4d.files import whole_file
-from kinema4d.geometry.camera import T_camera_world, picks, project
-from kinema4d.geometry.se3 import apply, invert
+from kinema4d.geometry.camera import T_camera_world, picks
+from kinema4d.geometry.se3 import invert
 from kinema4d.robot.recorded import control_of
 from kinema4d.train.move_pack import the_small_world
 from kinema4d.types import Episode, Pointmap
@@ -34,8 +34,6 @@ from kinema4d.world.small.diffusion_config import DiffusionConfig
 from kinema4d.world.small.direct import config_of, scene_of, small
 from kinema4d.world.small.patches import Scene
 
-NOWHERE = -128
-"""Of ``carried``."""
 PER_SHARD = 8
 """Episodes per shard."""
 
@@ -64,12 +62,12 @@ class Take:
     """Episodes of one scene."""
     robot_name: str
     """Who moves."""
-    carried: Int8[np.ndarray, "t h w 2"] | None = None
-    """Pixels that show something that has moved: rows and columns to where the first frame shows it; ``NOWHERE`` elsewhere. Only
-    to teach with, where episodes have tracks."""
+    away: Float16[np.ndarray, "t h w 3"] | None = None
+    """How far the pixels of the first frame have gone, by the tracks, metres. Only to teach with, where episodes
+    have tracks."""
     reach: UInt8[np.ndarray, "t _ _ _"] | None = None
     """:func:`kinema4d.world.small.contact.reach_of` it, or with what is carried beside it."""
-    carry: Float32[np.ndarray, "t _ _ 2"] | None = None
+    carry: Float32[np.ndarray, "t _ _ 3"] | None = None
     """:func:`kinema4d.world.small.contact.carry_of` it: made when it is needed, not kept."""
     scale: Normalisation | None = None
     """Unit of length, where these frames are some of a longer clip."""
@@ -128,33 +126,27 @@ def take_of(episode: Episode, config: DiffusionConfig) -> Take:
         robot_rgb=scene.robot_rgb, changed=other & ~scene.robot.valid, actions=scene.actions, text=episode.text,
         group=episode.group or episode.source, robot_name="+".join(a.robot for a in episode.arms),
         prior_rgb=scene.prior_rgb, prior_points=None if before is None else before.points.astype(np.float16),
-        prior_known=scene.prior_known, carried=None if config.prior else carried_of(episode, rows, columns),
+        prior_known=scene.prior_known, away=None if config.prior else away_of(episode, rows, columns),
         reach=None if config.prior else reach_of(scene.robot, Pointmap(points=points[:1], valid=np.ones_like(scene.robot.valid[:1]))),
     )  # fmt: skip
 
 
-def carried_of(episode: Episode, rows: np.ndarray, columns: np.ndarray) -> Int8[np.ndarray, "t h w 2"] | None:
-    """Where what has moved was in the first frame, by the tracks, on these rows and columns of the picture; None where an
+def away_of(episode: Episode, rows: np.ndarray, columns: np.ndarray) -> Float16[np.ndarray, "t r c 3"] | None:
+    """How far what the first frame shows at these rows and columns has gone at every frame, by the tracks, camera frame; None where an
     episode has none or its camera moves."""
     clip = episode.clip
     if episode.labels is None or not episode.tracks or clip.camera.moving:
         return None
-    labels, points = (a[:, rows][:, :, columns] for a in (episode.labels, clip.pointmap.points))
-    own = np.stack(np.meshgrid(np.arange(len(rows)), np.arange(len(columns)), indexing="ij"), axis=-1)
-    share = np.array([len(columns) / clip.camera.width, len(rows) / clip.camera.height])
+    labels, points = (a[0][rows][:, columns] for a in (episode.labels, clip.pointmap.points))
     T_cw = T_camera_world(clip.camera, 1)[0]
-    out = np.full((*labels.shape, 2), NOWHERE, np.int8)
+    out = np.zeros((len(clip), *labels.shape, 3), np.float16)
     for track in episode.tracks:
         mine = labels == episode.label_names.index(track.name) + 1 if track.name in episode.label_names else None
         if mine is None or not mine.any():
             continue
-        Ts = T_cw @ track.Ts_world_object[:1] @ invert(track.Ts_world_object) @ invert(T_cw)
-        for t in np.flatnonzero(mine.any(axis=(1, 2))):
-            here = mine[t]
-            at = (project(clip.camera.K, apply(Ts[t], points[t][here].astype(np.float64))) + 0.5) * share - 0.5
-            away = np.round(at[:, ::-1] - own[here])
-            moved = (np.abs(away).max(axis=1) > 0) & (np.abs(away).max(axis=1) < -NOWHERE)
-            out[t][here] = np.where(moved[:, None], away, NOWHERE).astype(np.int8)
+        Ts = T_cw @ track.Ts_world_object @ invert(track.Ts_world_object[0]) @ invert(T_cw)
+        own = points[mine].astype(np.float64)
+        out[:, mine] = np.einsum("tij,kj->tki", Ts[:, :3, :3], own) + Ts[:, None, :3, 3] - own
     return out
 
 

@@ -7,12 +7,14 @@ the hand is for the model to say. Only controls that have geometry can tell it (
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float, Float32, UInt8
+from jaxtyping import Bool, Float, Float32, UInt8
 from scipy.spatial import KDTree
 
 from kinema4d.types import Pointmap
 from kinema4d.world.small.diffusion_config import STRIDE
 
+OPENS = 0.1
+"""Fingers that are so much further apart than they were let go, in the unit of actions (decimetres)."""
 TOUCH_M, FAR_M = 0.03, 0.15
 """What is so far away feels a third, and from so far on nothing, metres."""
 
@@ -32,35 +34,43 @@ def reach_of(robot: Pointmap, environment: Pointmap) -> UInt8[np.ndarray, "t _ _
 
 
 def carry_of(
-    actions: Float[np.ndarray, "t 10"], reach: UInt8[np.ndarray, "t r c 2"], environment: Pointmap
-) -> tuple[Float32[np.ndarray, "t r c 2"], UInt8[np.ndarray, "t r c 3"]]:
-    """Where each place of the first frame would be seen (row and column of ``reach``) had it moved with the hand since the robot was nearest
-    to it; and ``reach`` with what would thus be carried to each place beside it."""
+    actions: Float[np.ndarray, "t 10"],
+    reach: UInt8[np.ndarray, "t r c 2"],
+    environment: Pointmap,
+    robot: Bool[np.ndarray, "h w"],
+) -> tuple[Float32[np.ndarray, "t r c 3"], UInt8[np.ndarray, "t r c 3"]]:
+    """How far (metres) each place of the first frame would be carried had it moved with the hand since the robot was nearest
+    to it, until the fingers open again; and ``reach`` with what would thus be carried to each place beside it.
+    What shows the ``robot`` in the first frame is no thing that it touches."""
+    reach = np.where(robot[::STRIDE, ::STRIDE, None], 0, reach).astype(np.uint8)
     rows, columns = reach.shape[1:3]
     places = environment.points[0, ::STRIDE, ::STRIDE].reshape(-1, 3).astype(np.float64)
     near, touched = (reach[..., i].reshape(len(reach), -1) for i in range(2))
     p, first, second = (actions[:, i : i + 3].astype(np.float64) for i in (0, 3, 6))
     R = np.stack([first, second, np.cross(first, second)], axis=-1)  # columns
-    own = np.stack(np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"), axis=-1).reshape(-1, 2)
-    fx, cx, fy, cy = _lens(environment)
-    since = np.zeros(len(places), int)
-    where = np.empty((len(reach), len(places), 2), np.float32)
+    fx, cx, fy, cy = lens_of(environment)
+    since, until = np.zeros((2, len(places)), int)
+    least = np.full(len(places), np.inf)
+    away = np.zeros((len(reach), len(places), 3), np.float32)
     brought = np.zeros((len(reach), rows * columns), np.uint8)
     for t in range(len(reach)):
-        since = np.where((near[t] >= touched[t]) & (near[t] > 0), t, since)
-        held = np.einsum("kji,kj->ki", R[since], places - p[since])
-        now = held @ R[t].T + p[t]
+        again = (near[t] >= touched[t]) & (near[t] > 0)
+        since = np.where(again, t, since)
+        least = np.where(again, actions[t, 9], np.minimum(least, actions[t, 9]))
+        held = again | ((until == t - 1) & (actions[t, 9] - least < OPENS))
+        until = np.where(held, t, until)
+        own = np.einsum("kji,kj->ki", R[since], places - p[since])
+        now = np.einsum("kij,kj->ki", R[until], own) + p[until]
+        away[t] = np.where((touched[t] > 0)[:, None], now - places, 0)
         z = np.maximum(now[:, 2], 1e-3)
-        seen = np.stack([fy * now[:, 1] / z + cy, fx * now[:, 0] / z + cx], axis=-1) / STRIDE
-        where[t] = np.where((touched[t] > 0)[:, None], seen, own)
-        at = np.round(where[t]).astype(int)
+        at = np.round(np.stack([fy * now[:, 1] / z + cy, fx * now[:, 0] / z + cx], axis=-1) / STRIDE).astype(int)
         inside = (at >= 0).all(axis=1) & (at < (rows, columns)).all(axis=1) & (touched[t] > 0)
         np.maximum.at(brought[t], at[inside, 0] * columns + at[inside, 1], touched[t][inside])
     shape = (len(reach), rows, columns)
-    return where.reshape(*shape, 2), np.concatenate([reach, brought.reshape(*shape, 1)], axis=-1)
+    return away.reshape(*shape, 3), np.concatenate([reach, brought.reshape(*shape, 1)], axis=-1)
 
 
-def _lens(environment: Pointmap) -> tuple[float, float, float, float]:
+def lens_of(environment: Pointmap) -> tuple[float, float, float, float]:
     """Focal lengths and middle in pixels, out of a pointmap; a mirrored one has a negative length."""
     valid, points = environment.valid[0], environment.points[0].astype(np.float64)
     row, column = np.nonzero(valid)

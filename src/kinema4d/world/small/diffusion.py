@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kinema4d.world.small.diffusion_config import ACTION, MIXED, STRIDE, WORDS, DiffusionConfig, manner
-from kinema4d.world.small.pixels import Copies, PixelHead, touched_pixels, touches
+from kinema4d.world.small.moves import Moved, Moves
+from kinema4d.world.small.pixels import PixelHead, touched_pixels, touches
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +41,11 @@ class Known:
     """[b,times,frames,k,3] of each place of the first frame: how near the robot is, how near it has come, and what the hand would have
     carried there; None where nobody knows."""
     carry: Tensor | None = None
-    """[b,times,frames,k,2] where the hand would have carried what was there."""
+    """[b,times,frames,k,3] how far the hand would have carried what was there."""
+    places: Tensor | None = None
+    """[b,h*w,4] points of the first frame's pixels, and last whether they are known; in models that move them."""
+    lens: Tensor | None = None
+    """[b,3,4] from points to the pixels (column, row) that show them, homogeneous."""
 
 
 def rotary(where: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -127,7 +132,7 @@ class DiffusionNet(nn.Module):
         self.blocks = nn.ModuleList(Block(c, config.heads, 3 + i % 2) for i in range(config.layers))
         self.norm, self.out = nn.LayerNorm(c), nn.Linear(c, 3 * pixels * s)
         self.pixels = PixelHead(config) if config.detail else None
-        self.copies = Copies(config) if config.copies else None
+        self.moves = Moves(config) if config.moving else None
         self.touch = nn.Linear(3 * pixels // STRIDE**2, c) if config.touches else None
         for layer in (self.robot, self.out, *([self.touch] if self.touch else [])):
             nn.init.zeros_(layer.weight)
@@ -142,8 +147,8 @@ class DiffusionNet(nn.Module):
         added to the prior, else to the first frame."""
         return self.traced(x, known, time)[0]
 
-    def traced(self, x: Tensor, known: Known, time: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The same, and from where in the first frame it copied (:meth:`Copies.near`)."""
+    def traced(self, x: Tensor, known: Known, time: Tensor) -> tuple[Tensor, Moved | None]:
+        """The same, and where it says that the first frame's places have gone."""
         angle = 1000.0 * time[:, None] * torch.exp(-9.2 * torch.arange(32) / 32)
         t = self.time(torch.cat([angle.cos(), angle.sin()], -1))
         x = x * (4 * time).clamp(max=1)[:, None, None]  # nothing but noise is nothing to look at
@@ -152,29 +157,31 @@ class DiffusionNet(nn.Module):
             assert known.prior is not None
             y = y + self.prior(known.prior)
         y = y + self.domain[known.where[..., 3]]
+        sides = len(self.domain) // self.config.stacked
         touched = None if known.reach is None or self.touch is None else touches(known.reach, self.config)
         if self.touch is not None and touched is not None:
-            y = y + self.touch(touched).repeat(1, len(self.domain) // self.config.stacked, 1)
+            y = y + self.touch(touched).repeat(1, sides, 1)
         hints = self.hint[known.told](known.hints)
         around = rotary(known.where, self.config.channels // self.config.heads)
         _, rows, columns = self.config.grid
-        times = y.shape[1] // (len(self.domain) // self.config.stacked * rows * columns)
+        times = y.shape[1] // (sides * rows * columns)
         grid = (times, rows * columns) if self.config.attention == "split" else None
         for block in self.blocks:
             y = block(y, hints, around, t, grid)
-        base = known.first if known.prior is None else known.prior[..., : x.shape[-1]]
+        base, once, moved = known.first, [known.mask], None
+        if known.prior is not None:
+            base = known.prior[..., : x.shape[-1]]
+            once.append(known.prior[..., x.shape[-1] :])
         y = self.norm(y)
-        if self.pixels is None:
-            return base + self.out(y), None
-        planes, copied, near = [x, known.first, known.robot] + ([base] if known.prior is not None else []), None, None
-        aside = self.config.domains > self.config.stacked
-        if self.copies is not None:
-            seen = known.first[:, : rows * columns, : 3 * self.config.pixels]
-            near, values = self.copies.near(y.chunk(2, 1)[0] if aside else y, seen, known.reach, known.carry)
-            copied = self.copies(near, values)
-        if aside:  # side by side: a pixel sees both of its halves
-            planes = [torch.cat(p.chunk(2, 1), -1).repeat(1, 2, 1) for p in planes]
-        once = [known.mask] + ([known.prior[..., x.shape[-1] :]] if known.prior is not None else [])
         if self.touch is not None:
             once.append(touched_pixels(touched, known.mask, self.config))
-        return self.pixels(y, planes + once, base + self.out(y), copied), near
+        if self.moves is not None:
+            moved = self.moves(y[:, : times * rows * columns], known.first, known)
+            base = moved.base
+            once.append(moved.planes.repeat(1, sides, 1))
+        if self.pixels is None:
+            return base + self.out(y), moved
+        planes = [x, known.first, known.robot] + ([base] if base is not known.first else [])
+        if self.config.domains > self.config.stacked:  # side by side: a pixel sees both of its halves
+            planes = [torch.cat(p.chunk(2, 1), -1).repeat(1, 2, 1) for p in planes]
+        return self.pixels(y, planes + once, base + self.out(y)), moved

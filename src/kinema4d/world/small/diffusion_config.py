@@ -12,7 +12,7 @@ MIXED = ("pointmap", "pointmap+rgb", "rgb", "mask", "embedding", "text")
 TOLD = ("pointmap", "pointmap+rgb", "depth", "mixed")
 """Those that tell of the robot's geometry."""
 STRIDE = 2
-"""Pixels between the places of the first frame that may be copied, or touched."""
+"""Pixels between the places of the first frame that may be touched."""
 ACTION = 10
 """Numbers of an action embedding per frame: hand position, the first two columns of its rotation, opening."""
 WORDS, LONGEST = 1024, 16
@@ -41,8 +41,8 @@ class DiffusionConfig:
     """Width of the head that finishes each pixel by what is known of it; 0 for none."""
     attention: Literal["full", "split"] = "split"
     """Over the whole clip at once (the paper's), or by turns over each time and each place, at half the cost."""
-    copies: int = 2
-    """Patches of the first frame that each patch may have pixels of; 0 for none. Needs ``detail``."""
+    moves: bool = True
+    """Say where in space each pixel of the first frame has gone, and begin with those drawn anew (:mod:`.moves`)."""
     control: str = "pointmap"
     """What tells of the robot, one of ``CONTROLS``, or ``mixed``."""
     output: Literal["4d", "2d"] = "4d"
@@ -72,10 +72,10 @@ class DiffusionConfig:
             raise ValueError(f"{self.channels} channels cannot be shared by {self.heads} heads in pairs")
         if self.prior and self.attention == "split":
             raise ValueError("a painter works on some tokens only, which split attention cannot: use attention='full'")
-        if self.copies and (self.prior or not self.detail):
-            raise ValueError(f"{self.copies} copies need a head per pixel (detail) and no prior: use copies=0")
-        if (self.copies or self.contact) and not self.prior and (h % 4 or w % 4):
-            raise ValueError(f"copies and contact need patches of a multiple of 4 rows and columns, got {h}x{w}")
+        if self.moves and not (self.prior or self.detail):
+            raise ValueError("moves need a head per pixel (detail) that finishes them: use moves=False")
+        if (self.moves or self.contact) and not self.prior and (h % 4 or w % 4):
+            raise ValueError(f"moves and contact need patches of a multiple of 4 rows and columns, got {h}x{w}")
         if not 0 <= self.soft_ratio <= 1:
             raise ValueError(f"soft_ratio must be between 0 and 1, got {self.soft_ratio}")
 
@@ -83,6 +83,11 @@ class DiffusionConfig:
     def touches(self) -> bool:
         """Whether it is told of contacts."""
         return self.contact and self.environment and not self.prior and self.control in TOLD
+
+    @property
+    def moving(self) -> bool:
+        """Whether it draws moved places of the first frame: it must know where they were."""
+        return self.moves and self.environment and not self.prior
 
     @property
     def grid(self) -> tuple[int, int, int]:

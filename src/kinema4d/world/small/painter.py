@@ -39,7 +39,7 @@ def painter_config(**fields: object) -> DiffusionConfig:
         "heads": 4,
         "prior": True,
         "attention": "full",
-        "copies": 0,
+        "moves": False,
     }
     return DiffusionConfig(**{**usual, **fields})  # type: ignore[arg-type]
 

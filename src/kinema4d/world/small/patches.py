@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from kinema4d.types import Pointmap
 from kinema4d.world.condition import Normalisation, normalisation, soft_mask
-from kinema4d.world.small.contact import carry_of, reach_of
+from kinema4d.world.small.contact import carry_of, lens_of, reach_of
 from kinema4d.world.small.diffusion import DiffusionNet, Known
 from kinema4d.world.small.diffusion_config import ACTION, LONGEST, MIXED, WORDS, DiffusionConfig, manner
 
@@ -25,8 +25,10 @@ STEPS = 2
 SHIFT = 6.0
 """Times of the flow crowd at its start: a patch has hundreds of pixels, and their mean is seen through much noise."""
 
-TAUGHT = 0.03
-"""How much it counts to copy things from where they were, beside the flow."""
+FAR, GONE, MORE = 1.0, 4.0, 3.0
+"""How much it counts how far things have gone, and whether, beside the flow; and how much more that they have than that they have not."""
+LEAST_AWAY = 0.01
+"""What has gone less far, in the model's unit, has not gone."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,8 +51,8 @@ class Scene:
     """One frame: the whole scene at the first."""
     reach: UInt8[np.ndarray, "t _ _ 3"] | None = None
     """What :func:`kinema4d.world.small.contact.carry_of` says of contact, where that is known already."""
-    carry: Float32[np.ndarray, "t _ _ 2"] | None = None
-    """And where things would be carried."""
+    carry: Float32[np.ndarray, "t _ _ 3"] | None = None
+    """And how far things would be carried."""
     prior_rgb: UInt8[np.ndarray, "t h w 3"] | None = None
     """The moved prior."""
     prior_points: Pointmap | None = None
@@ -117,6 +119,11 @@ def unit(points: Float[np.ndarray, "*b 3"], scale: Normalisation) -> Float32[np.
     return 2 * scale.apply(points) - 1
 
 
+def lengths(away: Float[np.ndarray, "*b 3"], scale: Normalisation) -> Float32[np.ndarray, "*b 3"]:
+    """The same of differences."""
+    return (unit(away, scale) - unit(np.zeros(3, np.float32), scale)).astype(np.float32)
+
+
 def words(text: str) -> list[int]:
     """Numbers of the words of an instruction; the same word has the same number everywhere."""
     found = [1 + zlib.crc32(w.encode()) % (WORDS - 1) for w in text.lower().split()[:LONGEST]]
@@ -140,6 +147,8 @@ def known_of(scenes: Sequence[Scene], config: DiffusionConfig, *, seed: int = 0)
         manner(config.control),
         stack("reach") if config.touches else None,
         stack("carry") if config.touches else None,
+        stack("places") if config.moving else None,
+        stack("lens") if config.moving else None,
     )
 
 
@@ -177,25 +186,39 @@ def _known(scene: Scene, config: DiffusionConfig, seed: int) -> Known:
         positions(config)[None],
         _hints(scene, config, tokens(shape if config.control != "rgb" else colour)),
         manner(config.control),
-        *_contact(scene, config),
+        *_contact(scene, config, scale),
+        *(_places(scene.environment, scale) if config.moving and scene.environment is not None else (None, None)),
     )
 
 
-def _contact(scene: Scene, config: DiffusionConfig) -> tuple[Tensor | None, Tensor | None]:
-    """[1,times,frames,k,3] and [1,times,frames,k,2] what is known of contact, in groups of frames."""
+def _places(environment: Pointmap, scale: Normalisation) -> tuple[Tensor, Tensor]:
+    """[1,h*w,4] the first frame's points and whether they are known, and [1,3,4] the camera that sees them, in the model's unit."""
+    seen = environment.valid[0].reshape(-1, 1).astype(np.float32)
+    points = np.concatenate([unit(environment.points[0].reshape(-1, 3), scale) * seen, seen], axis=-1)
+    fx, cx, fy, cy = lens_of(environment)
+    zero, ends = (unit(np.asarray(p, np.float64), scale) for p in (np.zeros(3), np.eye(3)))
+    back = np.concatenate([np.eye(3) / np.diag(ends - zero), -(zero / np.diag(ends - zero))[:, None]], axis=1)
+    lens = np.array([[fx, 0, cx], [0, fy, cy], [0, 0, 1]]) @ back
+    return torch.from_numpy(points)[None].float(), torch.from_numpy(lens)[None].float()
+
+
+def grouped(x: np.ndarray, config: DiffusionConfig) -> Tensor:
+    """[t,r,c,...] to [1,times,frames,k,...] in groups of frames, the first alone as often as a group is long."""
+    p = config.patch[0]
+    every = torch.from_numpy(np.concatenate([np.repeat(x[:1], p, axis=0), x[1:]])).float()
+    return every.flatten(1, 2).unflatten(0, (-1, p))[None]
+
+
+def _contact(scene: Scene, config: DiffusionConfig, scale: Normalisation) -> tuple[Tensor | None, Tensor | None]:
+    """[1,times,frames,k,3] and [1,times,frames,k,3] what is known of contact, in groups of frames."""
     if not config.touches:
         return None, None
     reach, carry = scene.reach, scene.carry
     if reach is None or carry is None:
         assert scene.environment is not None  # checked with the first frame's pointmap
-        carry, reach = carry_of(scene.actions, reach_of(scene.robot, scene.environment), scene.environment)
-    p = config.patch[0]
-
-    def groups(x: np.ndarray) -> Tensor:
-        every = torch.from_numpy(np.concatenate([np.repeat(x[:1], p, axis=0), x[1:]])).float()
-        return every.flatten(1, 2).unflatten(0, (-1, p))[None]
-
-    return groups(reach) / 255, groups(carry)
+        reach = reach_of(scene.robot, scene.environment)
+        carry, reach = carry_of(scene.actions, reach, scene.environment, scene.robot.valid[0])
+    return grouped(reach, config) / 255, grouped(lengths(carry, scale), config)
 
 
 def _everywhere(tokens: Tensor, config: DiffusionConfig) -> Tensor:
@@ -262,20 +285,22 @@ def target_of(
     return domains(_tokens(rgb / 127.5 - 1, config), _tokens(unit(points, scale), config), config)
 
 
-def flow_loss(net: DiffusionNet, known: Known, target: Tensor, weight: Tensor, source: Tensor | None = None) -> Tensor:
+def flow_loss(net: DiffusionNet, known: Known, target: Tensor, weight: Tensor, away: Tensor | None = None) -> Tensor:
     """Where does the flow end that is on a straight line from noise to the clip? ``weight`` [b,n,...] says how much
     each value counts. Half of the clips start at nothing but noise, which is where every sample starts and few steps end.
-    ``source`` [b,m,frames] teaches the first copy of each token where to look in the first frame, -1 where it is free."""
+    ``away`` [b,times,frames,k,3] teaches how far each pixel of the first frame has gone; NaN where nobody knows."""
     time = shifted(torch.rand(len(target))) * (torch.rand(len(target)) > 0.5)
     x = time[:, None, None] * target + (1 - time[:, None, None]) * torch.randn_like(target)
-    made, near = net.traced(x, known, time)
+    made, moved = net.traced(x, known, time)
     loss = ((made - target).square() * weight).sum() / weight.sum().clamp(min=1.0)
-    if source is None or near is None:
+    if away is None or moved is None:
         return loss
-    own = near.unflatten(1, (*source.shape[1:], -1))[:, :, :, 0]
-    there = source >= 0
-    right = own.gather(-1, source.clamp(min=0)[..., None])[..., 0]
-    return loss - TAUGHT * (right.clamp(min=1e-6).log() * there).sum() / there.sum().clamp(min=1)
+    told = away.isfinite().all(-1)
+    away = away.nan_to_num()
+    gone = (away.norm(dim=-1) > LEAST_AWAY).float()
+    off = (moved.away - away).norm(dim=-1) * gone * told
+    sure = F.binary_cross_entropy_with_logits(moved.gone, gone, reduction="none", pos_weight=torch.tensor(MORE)) * told
+    return loss + FAR * off.sum() / (gone * told).sum().clamp(min=50) + GONE * sure.sum() / told.sum().clamp(min=1)
 
 
 def shifted(time: Tensor) -> Tensor:
