@@ -13,12 +13,13 @@ import torch
 
 from kinema4d.data.dataset import open_dataset
 from kinema4d.data.generate import Recipe, generate
-from kinema4d.train import direct, direct_pack
+from kinema4d.train import direct, direct_pack, moves
 from kinema4d.train.groups import split
 from kinema4d.train.loop import Plan, train
 from kinema4d.world.small.contact import lens_of
 from kinema4d.world.small.diffusion import DiffusionNet
 from kinema4d.world.small.diffusion_config import DiffusionConfig
+from kinema4d.world.small.moves import Moves
 from kinema4d.world.small.painter import painter_config
 from kinema4d.world.small.patches import scale_of, unit
 
@@ -147,12 +148,33 @@ def test_moves_are_taught_in_the_unit_of_the_model(takes: list[direct_pack.Take]
     take = takes[0]
     metres = np.zeros((49, 24, 40, 3), np.float16)
     metres[7, 8, 16] = (0.1, 0, 0)
-    away = direct.away_of(replace(take, away=metres), CONFIG)
+    away = moves.away_of(replace(take, away=metres), CONFIG)
     assert away.shape == (1, 13, 4, 24 * 40, 3)
     extent = float(np.ptp(unit(np.array([[0, 0, 0], [0.1, 0, 0]], np.float32), scale_of(take.scene))[:, 0]))
     assert float(away[0, 2, 2, 8 * 40 + 16, 0]) == pytest.approx(extent, rel=1e-3)  # frames 5 to 8 are the second group
     assert int((away != 0).sum()) == 1
-    assert direct.away_of(replace(take, away=None), CONFIG).isnan().all()
+    assert moves.away_of(replace(take, away=None), CONFIG).isnan().all()
+
+
+def test_moves_learn_first_and_go_on_exactly(takes: list[direct_pack.Take], tmp_path: Path):
+    def task() -> moves.MovesTask:
+        torch.manual_seed(0)
+        return moves.MovesTask(Moves(replace(CONFIG, control="mixed")), takes[:2], takes[2:], size=2)
+
+    one = task()
+    known, away = one.batch(3)
+    assert known.mask.shape[1] == 2 * 3 * 3 * 5  # two groups after the first, of both domains
+    assert torch.equal(away.nan_to_num(), one.batch(3)[1].nan_to_num())
+    plan = Plan(steps=12, rate=2e-3, warmup=2, validate_every=1000, log_every=1000, save_every=0)
+    whole = train(one, plan, tmp_path / "a", config={"test": 3})
+    figures = one.validate(whole)
+    assert {"moved_cm", "first_moved_cm", "sure", "sure_stayed", "overlap"} <= figures.keys()
+    half = task()
+    with pytest.raises(KeyboardInterrupt):
+        train(_Stops(half, 5), plan, tmp_path / "b", config={"test": 3})
+    other = train(task(), plan, tmp_path / "b", config={"test": 3})
+    for (name, a), b in zip(whole.state_dict().items(), other.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, msg=name)
 
 
 def test_some_groups_of_frames_are_those_frames(takes: list[direct_pack.Take]):
@@ -162,7 +184,7 @@ def test_some_groups_of_frames_are_those_frames(takes: list[direct_pack.Take]):
     assert part.scale is not None
     assert np.array_equal(part.scale.minimum, scale_of(takes[0].scene).minimum)  # that of the whole clip
     task = direct.DirectTask(DiffusionNet(CONFIG), takes, takes)
-    known, target, weight, _ = task._batch(takes[:1], CONFIG, [0, 2, 12], 0)
+    known, target, weight = task._batch(takes[:1], CONFIG, [0, 2, 12], 0)
     assert set(known.where[0, :, 0].tolist()) == {0, 2, 12}
     assert target.shape == weight.shape
 
@@ -217,7 +239,7 @@ def test_training_lowers_the_loss_and_goes_on_exactly(takes: list[direct_pack.Ta
     for (name, a), b in zip(net.state_dict().items(), other.state_dict().values(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0, msg=name)
     figures = direct.DirectTask(net, takes[:2], takes[2:]).validate(net)
-    assert {"psnr", "changed_psnr", "robot_psnr", "first_psnr", "points_cm", "moved_cm"} <= figures.keys()
+    assert {"psnr", "changed_psnr", "robot_psnr", "first_psnr", "points_cm"} <= figures.keys()
 
 
 def test_painters_learn_from_what_the_small_world_draws(data: Path, tmp_path: Path):
@@ -252,7 +274,7 @@ def _started() -> DiffusionNet:
 class _Stops:
     """A task that is killed at a step."""
 
-    def __init__(self, task: direct.DirectTask, at: int) -> None:
+    def __init__(self, task: direct.DirectTask | moves.MovesTask, at: int) -> None:
         self.task, self.at, self.model = task, at, task.model
 
     def loss(self, step: int) -> torch.Tensor:

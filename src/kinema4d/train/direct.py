@@ -16,13 +16,12 @@ from kinema4d.world.small.diffusion import DiffusionNet, Known
 from kinema4d.world.small.diffusion_config import MIXED, DiffusionConfig
 from kinema4d.world.small.patches import (
     Scene,
+    at_groups,
     clip_of,
     cut,
     domains,
     flow_loss,
-    grouped,
     known_of,
-    lengths,
     sample,
     scale_of,
     some,
@@ -74,14 +73,6 @@ def weights_of(take: Take, config: DiffusionConfig) -> Tensor:
         for w in (weight, weight * np.minimum(1, near / np.maximum(far, 1e-3)) ** 2)
     ]
     return domains(tokens[0], tokens[1], config)
-
-
-def away_of(take: Take, config: DiffusionConfig) -> Tensor:
-    """[1,times,frames,k,3] how far the first frame's pixels have gone, in the model's unit; NaN where nobody knows."""
-    p, (times, _, _) = config.patch[0], config.grid
-    if take.away is None:
-        return torch.full((1, times, p, config.height * config.width, 3), torch.nan)
-    return grouped(lengths(take.away.astype(np.float32), scale_of(take.scene)), config)
 
 
 def some_groups(take: Take, groups: Sequence[int], config: DiffusionConfig) -> tuple[Take, DiffusionConfig]:
@@ -172,18 +163,14 @@ class DirectTask:
             for t, s in zip(takes, scenes, strict=True)
         ]
         weight = [weights_of(t, config) for t in takes]
-        known = known_of(scenes, config, seed=seed)
-        known.where[..., 0] = torch.tensor(groups)[known.where[..., 0]]  # where they are in the whole clip
+        known = at_groups(known_of(scenes, config, seed=seed), groups)
         whole = known, torch.cat(target), torch.cat(weight)
-        if config.prior:
-            return _near(*whole, scenes, config, seed)
-        return (*whole, torch.cat([away_of(t, config) for t in takes]) if config.moving else None)
+        return _near(*whole, scenes, config, seed) if config.prior else whole
 
     @torch.no_grad()
     def validate(self, model: nn.Module, most: int = 24) -> dict[str, float]:
         """Of one sample each: PSNR of all, of what changed, of what was newly covered and of the robot, and mean error of
-        points, of all and of what was newly covered, centimetres; where the first frame's things are at the end, centimetres off; beside the
-        first frame repeated, or the prior that a painter corrects."""
+        points, of all and of what was newly covered, centimetres; beside the first frame repeated, or the prior that a painter corrects."""
         assert isinstance(model, DiffusionNet)
         found: dict[str, list[float]] = {}
         for take in map(with_contact, map(taken, self.held_out[:most])):
@@ -204,9 +191,6 @@ class DirectTask:
                 for name, mask in {"points_cm": masks["psnr"], "covered_points_cm": masks["covered_psnr"]}.items():
                     if mask[1:].any():
                         found.setdefault(name, []).append(100 * float(off[1:][mask[1:]].mean()))
-            if (moves := _moves_of(model, take)) is not None:
-                found.setdefault("moved_cm", []).append(moves[0])
-                found.setdefault("first_moved_cm", []).append(moves[1])
         return {k: float(np.mean(v)) for k, v in found.items()}
 
     def _sampled(self, model: DiffusionNet, take: Take) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
@@ -218,24 +202,6 @@ class DirectTask:
             return rgb, points, np.broadcast_to(take.rgb[:1], rgb.shape)
         more, _ = painter.corrected(model, scene)
         return np.clip(take.prior_rgb + more, 0, 255), None, take.prior_rgb
-
-
-def _moves_of(model: DiffusionNet, take: Take) -> tuple[float, float] | None:
-    """By how many centimetres a model is off, at the end, where things are that have moved and that the first frame shows, as it says from
-    noise alone; and by how many they have moved. None where nothing has or nobody knows."""
-    config = replace(model.config, control=MIXED[0]) if model.config.control == "mixed" else model.config
-    if take.away is None or not config.moving:
-        return None
-    away = take.away[-1].reshape(-1, 3).astype(np.float32)
-    far = np.linalg.norm(away, axis=-1)
-    if not (far > MOVED_M).any():
-        return None
-    known, scale = known_of([take.scene], config), scale_of(take.scene)
-    moved = model.traced(torch.randn_like(known.first), known, torch.zeros(1))[1]
-    assert moved is not None
-    said = (moved.away[0, -1, -1] * torch.sigmoid(moved.gone[0, -1, -1])[:, None]).numpy()
-    off = np.linalg.norm(said / lengths(np.ones(3, np.float32), scale) - away, axis=-1)
-    return 100 * float(off[far > MOVED_M].mean()), 100 * float(far[far > MOVED_M].mean())
 
 
 def _near(

@@ -67,7 +67,7 @@ class Take:
     have tracks."""
     reach: UInt8[np.ndarray, "t _ _ _"] | None = None
     """:func:`kinema4d.world.small.contact.reach_of` it, or with what is carried beside it."""
-    carry: Float32[np.ndarray, "t _ _ 3"] | None = None
+    carry: Float32[np.ndarray, "t _ _ 6"] | None = None
     """:func:`kinema4d.world.small.contact.carry_of` it: made when it is needed, not kept."""
     scale: Normalisation | None = None
     """Unit of length, where these frames are some of a longer clip."""

@@ -17,6 +17,7 @@ from kinema4d.train import direct, direct_pack, move_pack, see_pack
 from kinema4d.train.groups import split
 from kinema4d.train.loop import Plan, Task, train
 from kinema4d.train.move import MoveTask
+from kinema4d.train.moves import MovesTask
 from kinema4d.train.see import BlindTask, CompleteTask, SegmentTask
 from kinema4d.train.see_episodes import add_episodes
 from kinema4d.train.see_pack import Picture
@@ -27,6 +28,7 @@ from kinema4d.world.small.diffusion_config import DiffusionConfig
 from kinema4d.world.small.direct import start_from
 from kinema4d.world.small.look import Eyes
 from kinema4d.world.small.move import MoveConfig, MoveNet
+from kinema4d.world.small.moves import Moves
 from kinema4d.world.small.see import BlindNet, SeeConfig, SegmentNet
 
 ROBOTS = ("panda", "xarm7", "ur5", "k4arm", "ur5+k4grip", "xarm7+k4hand")
@@ -84,6 +86,10 @@ DIRECT_PLAN = Plan(
     steps=6000, rate=1e-3, muon=20.0, warmup=100, ema=0.998, validate_every=500, log_every=25, save_every=120
 )
 """How long."""
+
+
+MOVES_PLAN = Plan(steps=3000, rate=2e-3, warmup=100, ema=0.998, validate_every=250, log_every=25, save_every=120)
+"""Of what moves, before it."""
 
 
 def pack(
@@ -195,18 +201,40 @@ def run_direct(
         takes = [t for t in takes if t.robot_name in robots]
         if not takes:
             raise ValueError(f"the data set has no episode of {', '.join(robots)} to learn from")
-    torch.manual_seed(plan.seed)
-    net = DiffusionNet(config)
-    if start is not None:
-        start_from(net, start)
-    task = direct.DirectTask(net, takes, held_out, groups=groups)
     about = {
         "preset": PAINT if config.prior else DIRECT, "config": json.loads(json.dumps(asdict(config))), "shards": [p.stem for p in shards],
         "start": None if start is None else start.name, "robots": None if robots is None else list(robots), "groups": groups,
     }  # fmt: skip
+    torch.manual_seed(plan.seed)
+    net = DiffusionNet(config)
+    if start is not None:
+        start_from(net, start)
+    if net.moves is not None:
+        _run_moves(net.moves, takes, held_out, out / "moves", about, steps, tell)
+    task = direct.DirectTask(net, takes, held_out, groups=groups)
     net = train(task, plan, out, config=about, tell=tell)
     assert isinstance(net, DiffusionNet)
     return net
+
+
+def _run_moves(
+    moves: Moves,
+    takes: Sequence[direct_pack.Kept],
+    held_out: Sequence[direct_pack.Kept],
+    out: Path,
+    about: dict[str, Any],
+    steps: int | None,
+    tell: Callable[[int, dict[str, float]], None] | None,
+) -> None:
+    """How the first frame's pixels move is learned first, and stays as it is then."""
+    plan = (
+        MOVES_PLAN
+        if steps is None
+        else replace(MOVES_PLAN, steps=steps, warmup=min(MOVES_PLAN.warmup, steps // 10 + 1))
+    )
+    average = train(MovesTask(moves, takes, held_out), plan, out, config={**about, "part": "moves"}, tell=tell)
+    moves.load_state_dict(average.state_dict())
+    moves.requires_grad_(False)
 
 
 def with_mover(net: MoveNet, path: Path, about: dict[str, Any]) -> str:

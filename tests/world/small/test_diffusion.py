@@ -130,7 +130,8 @@ def test_what_the_hand_would_carry_moves_with_it_until_the_fingers_open(side: in
     reach[1:, 3, 5, 1] = 200
     away, told = carry_of(actions, reach, wall, nobody)
     np.testing.assert_allclose(away[:, 3, 5, 0], side * np.array([0, 0, 0.1, 0.2, 0.3]), atol=1e-6)
-    assert not away[:, 3, 5, 1:].any()
+    assert not away[:, 3, 5, 1:3].any()
+    np.testing.assert_allclose(away[:, 3, 5, 3:], away[:, 3, 5, :3], atol=1e-6)  # it goes straight on
     assert not away[:, 2, 2].any()  # nobody touched that
     assert told[3, 3, 7].tolist() == [0, 0, 200]
     assert told[3, 3, 5].tolist() == [0, 200, 0]
@@ -138,6 +139,12 @@ def test_what_the_hand_would_carry_moves_with_it_until_the_fingers_open(side: in
     open_again[3:, 9] = 0.4
     left, _ = carry_of(open_again, reach, wall, nobody)
     np.testing.assert_allclose(left[:, 3, 5, 0], side * np.array([0, 0, 0.1, 0.1, 0.1]), atol=1e-6)
+    aside = actions.copy()
+    aside[3:, 0], aside[3:, 1] = 0.2 * side, [0.1, 0.2]  # then up: what is carried goes along, what is pushed does not
+    both, _ = carry_of(aside, reach, wall, nobody)
+    np.testing.assert_allclose(both[:, 3, 5, 1], [0, 0, 0, 0.1, 0.2], atol=1e-6)
+    np.testing.assert_allclose(both[:, 3, 5, 3], side * np.array([0, 0, 0.1, 0.1, 0.1]), atol=1e-6)
+    assert not both[:, 3, 5, 4:].any()
     own = nobody.copy()
     own[6, 10] = True  # what shows the robot itself is not touched by it
     assert not carry_of(actions, reach, wall, own)[0].any()
@@ -149,7 +156,7 @@ def test_what_the_hand_would_carry_moves_with_it_until_the_fingers_open(side: in
     reach[1:, 3, 5, 0] = 0
     turned, _ = carry_of(spin, reach, wall, nobody)
     x, y = flat[0, 6, 10, :2]
-    np.testing.assert_allclose(turned[4, 3, 5], [-y - x, x - y, 0], atol=1e-6)
+    np.testing.assert_allclose(turned[4, 3, 5, :3], [-y - x, x - y, 0], atol=1e-6)
 
 
 def test_before_training_it_repeats_what_it_starts_from_and_the_control_path_is_zero():

@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from diffusion_cases import TINY, H, T, W, a_scene
+from diffusion_cases import TINY, H, W, a_scene
 
 from kinema4d.types import Pointmap
 from kinema4d.world.small.diffusion import DiffusionNet
-from kinema4d.world.small.moves import frames_of, tokens_of
-from kinema4d.world.small.patches import Scene, clip_of, flow_loss, known_of, lengths, sample, scale_of, target_of
+from kinema4d.world.small.hints import Hints
+from kinema4d.world.small.moves import START, Moves, frames_of, tokens_of
+from kinema4d.world.small.patches import Scene, at_groups, clip_of, known_of, lengths, moved_loss, sample, scale_of
 
 CONFIG = replace(TINY, control="text")  # told nothing of contact
 
@@ -32,8 +33,9 @@ def a_net(scene: Scene, metres: tuple[float, float, float], config=CONFIG) -> Di
     net = DiffusionNet(config)
     assert net.moves is not None
     with torch.no_grad():
-        net.moves.start[:3] = torch.from_numpy(lengths(np.array(metres, np.float32), scale_of(scene)))
-        net.moves.start[3:] = torch.tensor([-20.0, 20.0])
+        assert net.moves.leave.bias is not None
+        net.moves.leave.bias[:3] = torch.from_numpy(lengths(np.array(metres, np.float32), scale_of(scene)))
+        net.moves.leave.bias[3:] = torch.tensor([-20.0, -20.0, 20.0, 20.0])
     return net
 
 
@@ -102,43 +104,50 @@ def test_what_the_hand_would_carry_has_gone_with_it_before_any_training():
     known.reach[..., 1], known.carry[:] = 0.0, 0.0
     known.reach[at][1], known.carry[at][0] = 1.0, 0.4
     with torch.no_grad():
-        moved = DiffusionNet(config).traced(torch.zeros_like(known.first), known, torch.zeros(1))[1]
-    assert moved is not None
+        moved = Moves(config)(known)
+    assert not moved.away[0, 0].any()  # the first frame
+    assert (moved.gone[0, 0] < -10).all()
     own = moved.gone[0, 2, 1].reshape(H, W)
     assert (own[:2, 6:8] > 3).all()  # the four pixels of that place
     assert float(own.flatten().sort().values[-5]) == -4.0
-    torch.testing.assert_close(moved.away[0, 2, 1].reshape(H, W, 3)[0, 6, 0], 0.4 * torch.sigmoid(torch.tensor(2.0)))
+    share = torch.tensor(START[3:6]).softmax(0)[0]
+    torch.testing.assert_close(moved.away[0, 2, 1].reshape(H, W, 3)[0, 6, 0], 0.4 * share)
 
 
-def test_moves_are_taught_by_tracks_and_only_where_they_are_known():
+@pytest.mark.parametrize("control", ["text", "embedding", "pointmap"])
+def test_moves_are_taught_by_tracks_and_only_where_they_are_known(control):
     torch.manual_seed(0)
-    scene, rgb, points = a_scene()
-    net, known = DiffusionNet(CONFIG), known_of([scene], CONFIG)
-    target = target_of(rgb, points, scale_of(scene), CONFIG)
-    nobody = torch.full((1, 3, 2, H * W, 3), torch.nan)
-
-    def loss(away: torch.Tensor | None) -> torch.Tensor:
-        torch.manual_seed(1)
-        return flow_loss(net, known, target, torch.ones_like(target), away)
-
-    assert float(loss(nobody).detach()) == pytest.approx(float(loss(None).detach()))
-    away = torch.zeros_like(nobody)
+    config = replace(TINY, control=control)
+    net, known = Moves(config), known_of([a_scene()[0]], config)
+    assert float(moved_loss(net(known), torch.full((1, 3, 2, H * W, 3), torch.nan)).detach()) == 0.0
+    away = torch.zeros(1, 3, 2, H * W, 3)
     away[:, 1:, :, 100:140, 0] = 0.3
     optimiser = torch.optim.AdamW(net.parameters(), lr=3e-3)
-    for _ in range(60):
+    for _ in range(80):
         optimiser.zero_grad()
-        loss(away).backward()
+        moved_loss(net(known), away).backward()
         optimiser.step()
-    moved = net.traced(torch.zeros_like(known.first), known, torch.zeros(1))[1]
-    assert moved is not None
+    with torch.no_grad():
+        moved = net(known)
     there = away[0].norm(dim=-1) > 0
-    assert float(moved.gone[0][there].detach().mean()) > float(moved.gone[0][~there].detach().mean()) + 2
-    off = (moved.away[0] - away[0]).norm(dim=-1)[there].detach().mean()
-    assert float(off) < 0.15
+    assert float(moved.gone[0][there].mean()) > float(moved.gone[0][~there].mean()) + 2
+    assert float((moved.away[0] - away[0]).norm(dim=-1)[there].mean()) < 0.15
+
+
+def test_actions_and_patches_know_their_time_and_words_have_none():
+    scene, *_ = a_scene()
+    for control, timed in {"embedding": True, "pointmap": True, "text": False}.items():
+        config = replace(TINY, control=control)
+        hints, known = Hints(config, 16), known_of([scene], config)
+        with torch.no_grad():
+            one, other = hints(known), hints(at_groups(known, [0, 6, 7]))
+        assert torch.equal(one, other) != timed
+        first = one.shape[1] // 3
+        if timed:
+            torch.testing.assert_close(one[:, :first], other[:, :first])  # only what comes later
 
 
 def test_models_that_know_no_places_move_nothing():
     config = replace(TINY, environment=False)
     assert DiffusionNet(config).moves is None
     assert known_of([a_scene()[0]], config).places is None
-    assert T == 5

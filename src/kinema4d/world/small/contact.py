@@ -7,7 +7,7 @@ the hand is for the model to say. Only controls that have geometry can tell it (
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, UInt8
+from jaxtyping import Bool, Float, Float32, Int, UInt8
 from scipy.spatial import KDTree
 
 from kinema4d.types import Pointmap
@@ -15,6 +15,8 @@ from kinema4d.world.small.diffusion_config import STRIDE
 
 OPENS = 0.1
 """Fingers that are so much further apart than they were let go, in the unit of actions (decimetres)."""
+PUSHED_M, ASIDE = 0.01, 0.5
+"""A hand that has pushed further than this (metres) and then turns aside (cosine) leaves what it pushed."""
 TOUCH_M, FAR_M = 0.03, 0.15
 """What is so far away feels a third, and from so far on nothing, metres."""
 
@@ -38,9 +40,9 @@ def carry_of(
     reach: UInt8[np.ndarray, "t r c 2"],
     environment: Pointmap,
     robot: Bool[np.ndarray, "h w"],
-) -> tuple[Float32[np.ndarray, "t r c 3"], UInt8[np.ndarray, "t r c 3"]]:
+) -> tuple[Float32[np.ndarray, "t r c 6"], UInt8[np.ndarray, "t r c 3"]]:
     """How far (metres) each place of the first frame would be carried had it moved with the hand since the robot was nearest
-    to it, until the fingers open again; and ``reach`` with what would thus be carried to each place beside it.
+    to it, until the fingers open again; how far it would be pushed had it moved with the hand until that turned aside; and ``reach`` with what would thus be carried to each place beside it.
     What shows the ``robot`` in the first frame is no thing that it touches."""
     reach = np.where(robot[::STRIDE, ::STRIDE, None], 0, reach).astype(np.uint8)
     rows, columns = reach.shape[1:3]
@@ -50,8 +52,9 @@ def carry_of(
     R = np.stack([first, second, np.cross(first, second)], axis=-1)  # columns
     fx, cx, fy, cy = lens_of(environment)
     since, until = np.zeros((2, len(places)), int)
+    pushes = _pushes(p)
     least = np.full(len(places), np.inf)
-    away = np.zeros((len(reach), len(places), 3), np.float32)
+    away = np.zeros((len(reach), len(places), 6), np.float32)
     brought = np.zeros((len(reach), rows * columns), np.uint8)
     for t in range(len(reach)):
         again = (near[t] >= touched[t]) & (near[t] > 0)
@@ -60,14 +63,26 @@ def carry_of(
         held = again | ((until == t - 1) & (actions[t, 9] - least < OPENS))
         until = np.where(held, t, until)
         own = np.einsum("kji,kj->ki", R[since], places - p[since])
-        now = np.einsum("kij,kj->ki", R[until], own) + p[until]
-        away[t] = np.where((touched[t] > 0)[:, None], now - places, 0)
+        now, left = (np.einsum("kij,kj->ki", R[end], own) + p[end] for end in (until, pushes[since, t]))
+        away[t] = np.where((touched[t] > 0)[:, None], np.concatenate([now - places, left - places], axis=1), 0)
         z = np.maximum(now[:, 2], 1e-3)
         at = np.round(np.stack([fy * now[:, 1] / z + cy, fx * now[:, 0] / z + cx], axis=-1) / STRIDE).astype(int)
         inside = (at >= 0).all(axis=1) & (at < (rows, columns)).all(axis=1) & (touched[t] > 0)
         np.maximum.at(brought[t], at[inside, 0] * columns + at[inside, 1], touched[t][inside])
     shape = (len(reach), rows, columns)
-    return away.reshape(*shape, 3), np.concatenate([reach, brought.reshape(*shape, 1)], axis=-1)
+    return away.reshape(*shape, 6), np.concatenate([reach, brought.reshape(*shape, 1)], axis=-1)
+
+
+def _pushes(p: Float[np.ndarray, "t 3"]) -> Int[np.ndarray, "t t"]:
+    """[since, now] the last frame at which the hand, at ``p``, still goes on in the direction in which it has gone since then."""
+    out = np.tile(np.arange(len(p)), (len(p), 1))
+    for since in range(len(p)):
+        for now in range(since + 1, len(p)):
+            way, step = p[now - 1] - p[since], p[now] - p[now - 1]
+            if np.linalg.norm(way) > PUSHED_M and way @ step < ASIDE * np.linalg.norm(way) * np.linalg.norm(step):
+                out[since, now:] = now - 1
+                break
+    return out
 
 
 def lens_of(environment: Pointmap) -> tuple[float, float, float, float]:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kinema4d.world.small.diffusion_config import ACTION, MIXED, STRIDE, WORDS, DiffusionConfig, manner
-from kinema4d.world.small.moves import Moved, Moves
+from kinema4d.world.small.diffusion_config import STRIDE, DiffusionConfig
+from kinema4d.world.small.hints import Hints
+from kinema4d.world.small.moves import Moves, drawn
 from kinema4d.world.small.pixels import PixelHead, touched_pixels, touches
 
 
@@ -37,11 +38,13 @@ class Known:
     """[b,k,...] what is read by cross-attention: robot patches, actions, or numbers of words."""
     told: str
     """Which of these."""
+    when: Tensor
+    """[b,times] which groups of frames these are."""
     reach: Tensor | None = None
     """[b,times,frames,k,3] of each place of the first frame: how near the robot is, how near it has come, and what the hand would have
     carried there; None where nobody knows."""
     carry: Tensor | None = None
-    """[b,times,frames,k,3] how far the hand would have carried what was there."""
+    """[b,times,frames,k,6] how far the hand would have carried what was there, and pushed it."""
     places: Tensor | None = None
     """[b,h*w,4] points of the first frame's pixels, and last whether they are known; in models that move them."""
     lens: Tensor | None = None
@@ -120,14 +123,7 @@ class DiffusionNet(nn.Module):
         self.mask = nn.Linear(pixels, c)
         self.prior = nn.Linear(3 * pixels * s + pixels, c) if config.prior else None
         self.domain = nn.Parameter(0.02 * torch.randn(config.domains, c))
-        every = MIXED if config.control == "mixed" else (config.control,)
-        inputs = {"actions": ACTION * config.patch[0], "nothing": 1, "patches": 3 * pixels}
-        self.hint = nn.ModuleDict(
-            {
-                n: nn.Embedding(WORDS, c) if n == "words" else nn.Linear(inputs[n], c)
-                for n in sorted({*map(manner, every)})
-            }
-        )
+        self.hints = Hints(config, c)
         self.time = nn.Sequential(nn.Linear(64, c), nn.SiLU(), nn.Linear(c, c))
         self.blocks = nn.ModuleList(Block(c, config.heads, 3 + i % 2) for i in range(config.layers))
         self.norm, self.out = nn.LayerNorm(c), nn.Linear(c, 3 * pixels * s)
@@ -145,10 +141,6 @@ class DiffusionNet(nn.Module):
     def forward(self, x: Tensor, known: Known, time: Tensor) -> Tensor:
         """Noisy tokens [b,n,3*pixels] at ``time`` [b] of the flow, 0 noise to 1 clip: the tokens of the clip, as what is
         added to the prior, else to the first frame."""
-        return self.traced(x, known, time)[0]
-
-    def traced(self, x: Tensor, known: Known, time: Tensor) -> tuple[Tensor, Moved | None]:
-        """The same, and where it says that the first frame's places have gone."""
         angle = 1000.0 * time[:, None] * torch.exp(-9.2 * torch.arange(32) / 32)
         t = self.time(torch.cat([angle.cos(), angle.sin()], -1))
         x = x * (4 * time).clamp(max=1)[:, None, None]  # nothing but noise is nothing to look at
@@ -161,14 +153,14 @@ class DiffusionNet(nn.Module):
         touched = None if known.reach is None or self.touch is None else touches(known.reach, self.config)
         if self.touch is not None and touched is not None:
             y = y + self.touch(touched).repeat(1, sides, 1)
-        hints = self.hint[known.told](known.hints)
+        hints = self.hints(known)
         around = rotary(known.where, self.config.channels // self.config.heads)
         _, rows, columns = self.config.grid
         times = y.shape[1] // (sides * rows * columns)
         grid = (times, rows * columns) if self.config.attention == "split" else None
         for block in self.blocks:
             y = block(y, hints, around, t, grid)
-        base, once, moved = known.first, [known.mask], None
+        base, once = known.first, [known.mask]
         if known.prior is not None:
             base = known.prior[..., : x.shape[-1]]
             once.append(known.prior[..., x.shape[-1] :])
@@ -176,12 +168,11 @@ class DiffusionNet(nn.Module):
         if self.touch is not None:
             once.append(touched_pixels(touched, known.mask, self.config))
         if self.moves is not None:
-            moved = self.moves(y[:, : times * rows * columns], known.first, known)
-            base = moved.base
-            once.append(moved.planes.repeat(1, sides, 1))
+            base, came = drawn(self.moves(known), known.first, known, self.config)
+            once.append(came.repeat(1, sides, 1))
         if self.pixels is None:
-            return base + self.out(y), moved
+            return base + self.out(y)
         planes = [x, known.first, known.robot] + ([base] if base is not known.first else [])
         if self.config.domains > self.config.stacked:  # side by side: a pixel sees both of its halves
             planes = [torch.cat(p.chunk(2, 1), -1).repeat(1, 2, 1) for p in planes]
-        return self.pixels(y, planes + once, base + self.out(y)), moved
+        return self.pixels(y, planes + once, base + self.out(y))

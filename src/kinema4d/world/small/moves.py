@@ -1,36 +1,44 @@
 """What the first frame shows, moved in space and drawn anew: where the diffusion transformer begins instead of with the first frame itself.
 
-Every token says of each pixel of the first frame where in space it has gone by its own frames, and whether it has gone at all. What has gone is
+A small network says of each pixel of the first frame, for every later frame, whether what it shows has gone, and how far in space. What has gone is
 drawn where it would be seen, colour and points alike, so a moved thing keeps its picture and its geometry agrees with it. Where episodes have
-tracks these moves are taught. Copies of patches by attention, which this replaces, found the right place with a tenth of their weight and
-faded things instead of moving them (docs/experiments.md).
+tracks these moves are taught, by themselves and first: thousands of motions cost less than hundreds of clips. Copies of patches by attention, which
+this replaces, found the right place with a tenth of their weight and faded things instead of moving them (docs/experiments.md).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from kinema4d.world.small.diffusion_config import STRIDE, DiffusionConfig
+from kinema4d.world.small.hints import Hints
 
 if TYPE_CHECKING:
     from kinema4d.world.small.diffusion import Known
 
-WIDTH = 32
-"""Of the hidden layer for each pixel."""
-START = (0.0, 0.0, 0.0, 2.0, -4.0)
-"""To begin with: no way of its own, most of the way of the hand for what is carried, and odds that a pixel has gone (logarithm): most stay."""
+WIDTHS = (24, 32, 48, 96)
+"""Channels at the full size, at a half, a quarter and an eighth of it."""
+START = (0.0, 0.0, 0.0, 1.0, 1.0, -1.0, -4.0)
+"""To begin with: no way of its own; most of the hand's, as what is carried and as what is pushed alike; and odds that a pixel has gone (logarithm): most
+stay."""
 TOUCHED = 8.0
 """So much better are the odds of what was touched and would have been carried, to begin with."""
 LEAST = 0.02
 """What has less probably gone is not drawn."""
-INPUTS, NEAR = 13, 0.02
-"""Numbers known of a pixel at a frame: colour, point, contact (two), how far it would be carried, whether it was touched and would have been carried
-(full from so far on, in the model's unit), one."""
+NEAR = 0.02
+"""What would be carried so far, in the model's unit, would surely have gone."""
+INPUTS = 22
+"""Numbers known of a pixel at a frame: colour, point and whether that is known, robot at first and now, the robot's points now, contact (two), how far
+the hand would have carried and pushed it, whether it was touched and would have gone; and the time."""
+LENGTH = 49
+"""Frames of a clip: the unit of time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,101 +49,123 @@ class Moved:
     """[b,times,frames,k,3] how far each has gone, in the model's unit."""
     gone: Tensor
     """[b,times,frames,k] logarithm of the odds that it has."""
-    base: Tensor
-    """Tokens of the first frame with what has gone drawn where it went, as those of :class:`Known`."""
-    planes: Tensor
-    """[b,n,2*pixels] of each pixel: whether it has left, and how much of something else came."""
 
 
 class Moves(nn.Module):
-    """From tokens of colour to where the first frame's pixels have gone: a hidden layer for each pixel, whose output weights the token says."""
+    """From what is known of a clip to where the first frame's pixels have gone: a U-Net over the first frame for each later one, which reads at its
+    coarsest what tells of the robot."""
 
     def __init__(self, config: DiffusionConfig) -> None:
         super().__init__()
         self.config = config
-        self.weight = nn.Parameter(torch.randn(WIDTH, INPUTS) * INPUTS**-0.5)
-        self.place = nn.Parameter(0.1 * torch.randn(WIDTH, config.patch[0], config.patch[1] * config.patch[2]))
-        self.shift, self.mix = nn.Linear(config.channels, WIDTH), nn.Linear(config.channels, 5 * WIDTH)
-        nn.init.zeros_(self.mix.weight)
-        nn.init.zeros_(self.mix.bias)
-        self.start, self.lean = nn.Parameter(torch.tensor(START)), nn.Parameter(torch.tensor(TOUCHED))
+        conv = partial(nn.Conv2d, kernel_size=3, padding=1)
+        self.enter = conv(INPUTS, WIDTHS[0])
+        self.down = nn.ModuleList(conv(a, b, stride=2) for a, b in pairwise(WIDTHS))
+        self.up = nn.ModuleList(conv(a + b, a) for a, b in pairwise(WIDTHS))
+        self.norms = nn.ModuleList(nn.GroupNorm(8, w) for w in (*WIDTHS, *WIDTHS[:-1]))
+        wide = WIDTHS[-1]
+        self.hints, self.ask = Hints(config, wide), nn.LayerNorm(wide)
+        self.read = nn.MultiheadAttention(wide, 4, batch_first=True)
+        self.think = conv(wide, wide)
+        self.leave = nn.Conv2d(WIDTHS[0], len(START), 1)
+        nn.init.zeros_(self.leave.weight)
+        with torch.no_grad():
+            assert self.leave.bias is not None
+            self.leave.bias.copy_(torch.tensor(START))
+        self.lean = nn.Parameter(torch.tensor(TOUCHED))
 
-    def forward(self, y: Tensor, first: Tensor, known: Known) -> Moved:
-        """Tokens of colour [b,n,c]; tokens of the first frame; what is known."""
+    def forward(self, known: Known) -> Moved:
+        """Of all frames of what is known."""
         assert known.places is not None
-        assert known.lens is not None
         (p, h, w), (_, rows, columns) = self.config.patch, self.config.grid
-        b, times = len(y), y.shape[1] // (rows * columns)
         size = (rows * h, columns * w)
-        image = frames_of(first[:, : rows * columns], self.config)[:, 0, 0, :3]  # [b,c,h,w]
+        of = lambda x, c: frames_of(x[:, : known.mask.shape[1] // self.sides], self.config)[:, :, :, :c]  # noqa: E731
+        robot = known.robot if self.sides == 1 else known.robot[:, known.robot.shape[1] // 2 :]
+        points = frames_of(robot, self.config)[:, 1:, :, -3:]  # stacked or alone, points are last
+        b, times = points.shape[:2]
+        mask, image = of(known.mask, 1), of(known.first, 3)[:, :1, :1]
         own = known.places.transpose(1, 2).unflatten(2, size)
-        if self.config.domains > 1:
-            image = torch.cat([image, own[:, :3]], 1)
-        about = torch.cat([image[:, :3], own[:, :3] * own[:, 3:]], 1).flatten(2)
-        about = about.transpose(1, 2)[:, None, None].expand(b, times, p, -1, -1)
-        carry = about.new_zeros(*about.shape[:4], 6)
+        own = torch.cat([own[:, :3] * own[:, 3:], own[:, 3:]], 1)[:, None, None]
+        carry = points.new_zeros(b, times, p, 9, *size)
         if known.carry is not None and known.reach is not None:
-            far = (known.carry.norm(dim=-1, keepdim=True) / NEAR).clamp(max=1)
-            carry = torch.cat([known.reach[..., :2], known.carry, known.reach[..., 1:2] * far], -1)
-            carry = carry.unflatten(3, (size[0] // STRIDE, size[1] // STRIDE))
-            carry = carry.repeat_interleave(STRIDE, 3).repeat_interleave(STRIDE, 4).flatten(3, 4)
-        x = torch.cat([about, carry, torch.ones_like(about[..., :1])], -1)
-        x = self._patches(x)  # b n frames cells inputs
-        hidden = torch.einsum("bnfki,wi->bnwfk", x, self.weight) + self.place + self.shift(y)[..., None, None]
-        mix = self.mix(y).unflatten(-1, (5, WIDTH))
-        out = torch.einsum("bnow,bnwfk->bnfko", mix, hidden.relu()) + self.start
-        out = self._places(out, times)  # b times frames k 5
-        away = out[..., :3] + torch.sigmoid(out[..., 3:4]) * carry[..., 2:5]
-        gone = out[..., 4] + self.lean * carry[..., 5]
-        return Moved(away, gone, *self._drawn(away, gone, image, known))
+            far = (known.carry.unflatten(-1, (2, 3)).norm(dim=-1).amax(-1, keepdim=True) / NEAR).clamp(max=1)
+            carry = torch.cat([known.reach[..., :2], known.carry, known.reach[..., 1:2] * far], -1)[:, 1:]
+            carry = carry.transpose(-1, -2).unflatten(-1, (size[0] // STRIDE, size[1] // STRIDE))
+            carry = carry.repeat_interleave(STRIDE, -1).repeat_interleave(STRIDE, -2)
+        when = (p * (known.when[:, 1:, None] - 1) + 1 + torch.arange(p)) / LENGTH  # b times frames
+        every = (image, own, mask[:, :1, :1], mask[:, 1:], points, carry, when[..., None, None, None])
+        x = torch.cat([e.expand(b, times, p, -1, *size) for e in every], 3).flatten(0, 2)
+        out = self._seen(x, self.hints(known).repeat_interleave(times * p, 0)).unflatten(0, (b, times, p))
+        gone = out[:, :, :, 6] + self.lean * carry[:, :, :, 8]
+        with_hand = out[:, :, :, 3:6].softmax(3)  # carried, pushed, or neither
+        away = (
+            out[:, :, :, :3]
+            + with_hand[:, :, :, :1] * carry[:, :, :, 2:5]
+            + with_hand[:, :, :, 1:2] * carry[:, :, :, 5:8]
+        )
+        still = lambda v, value: F.pad(v, (0,) * (2 * v.ndim - 4) + (1, 0), value=value)  # noqa: E731  the first frame
+        return Moved(still(away.flatten(4).transpose(3, 4), 0.0), still(gone.flatten(3), -20.0))
 
-    def _patches(self, x: Tensor) -> Tensor:
-        """[b,times,frames,k,c] of all pixels to [b,n,frames,cells,c] by patches."""
-        (_, h, w), (_, rows, columns) = self.config.patch, self.config.grid
-        x = x.unflatten(3, (rows, h, columns, w))
-        return x.permute(0, 1, 3, 5, 2, 4, 6, 7).flatten(5, 6).flatten(1, 3)
+    @property
+    def sides(self) -> int:
+        """Tokens of how many domains stand side by side."""
+        return self.config.domains // self.config.stacked
 
-    def _places(self, x: Tensor, times: int) -> Tensor:
-        """The inverse."""
-        (_, h, w), (_, rows, columns) = self.config.patch, self.config.grid
-        x = x.unflatten(1, (times, rows, columns)).unflatten(5, (h, w))
-        return x.permute(0, 1, 4, 2, 5, 3, 6, 7).flatten(3, 6)
+    def _seen(self, x: Tensor, hints: Tensor) -> Tensor:
+        levels = [F.gelu(self.norms[0](self.enter(x)))]
+        for down, norm in zip(self.down, self.norms[1:], strict=False):
+            levels.append(F.gelu(norm(down(levels[-1]))))
+        y = levels.pop()
+        cells = y.flatten(2).transpose(1, 2)
+        cells = cells + self.read(self.ask(cells), hints, hints, need_weights=False)[0]
+        y = cells.transpose(1, 2).unflatten(2, y.shape[2:])
+        y = y + F.gelu(self.think(y))
+        for up, norm, level in zip(reversed(self.up), reversed(self.norms[4:]), reversed(levels), strict=True):
+            y = F.interpolate(y, level.shape[2:])
+            y = F.gelu(norm(up(torch.cat([level, y], 1))))
+        return self.leave(y)
 
-    def _drawn(self, away: Tensor, gone: Tensor, image: Tensor, known: Known) -> tuple[Tensor, Tensor]:
-        """Pixels near to where a moved one is seen have their share of it."""
-        assert known.places is not None
-        assert known.lens is not None
-        b, times, p = gone.shape[:3]
-        height, width = image.shape[-2:]
-        many = height * width
-        left = torch.sigmoid(gone) * known.places[:, None, None, :, 3]
-        at = (left > LEAST).nonzero()  # clip, time, frame, pixel
-        before = known.places[at[:, 0], at[:, 3], :3]
-        points = before + away[at[:, 0], at[:, 1], at[:, 2], at[:, 3]]
-        # Where it is drawn is taught by tracks, not by the picture, whose slope is no more than two pixels wide.
-        pad = partial(nn.functional.pad, pad=(0, 1), value=1.0)
-        ray = torch.einsum("nij,nj->ni", known.lens[at[:, 0]], pad(points)).detach()
-        deep = torch.einsum("nj,nj->n", known.lens[at[:, 0], 2], pad(before))
-        seen = ray[:, :2] / ray[:, 2:].clamp(min=1e-4)
-        low = seen.floor()
-        values = torch.cat([image.flatten(2).transpose(1, 2)[at[:, 0], at[:, 3]], torch.ones_like(points[:, :1])], 1)
-        values[:, 3:-1] = points if values.shape[1] > 4 else values[:, 3:-1]
-        grows = (deep / ray[:, 2].clamp(min=1e-4)).square().clamp(1, 4)  # what comes nearer covers more
-        weight = left[at[:, 0], at[:, 1], at[:, 2], at[:, 3]] * grows
-        total = values.new_zeros(b * times * p * many, values.shape[1])
-        frame = (at[:, 0] * times + at[:, 1]) * p + at[:, 2]
-        for right, down in ((0, 0), (1, 0), (0, 1), (1, 1)):
-            to = low + torch.tensor([right, down])
-            share = (1 - (seen - to).abs()).clamp(min=0).prod(1) * weight
-            inside = (to >= 0).all(1) & (to[:, 0] < width) & (to[:, 1] < height) & (ray[:, 2] > 1e-4)
-            to = to[inside].long()
-            into = frame[inside] * many + to[:, 1] * width + to[:, 0]
-            total = total.index_add(0, into, values[inside] * share[inside, None])
-        total = total.unflatten(0, (b, times, p, height, width)).movedim(-1, 3)
-        cover, still = total[:, :, :, -1:].clamp(max=1), image[:, None, None]
-        base = still + cover * (total[:, :, :, :-1] / total[:, :, :, -1:].clamp(min=1e-4) - still)
-        planes = torch.cat([left.unflatten(3, (1, height, width)), cover], 3)
-        return tokens_of(base, self.config), tokens_of(planes, self.config, aside=False)
+
+def drawn(moved: Moved, first: Tensor, known: Known, config: DiffusionConfig) -> tuple[Tensor, Tensor]:
+    """Tokens of the first frame with what has gone drawn where it went, as those of :class:`Known`; and [b,n,2*pixels] of each pixel whether it has
+    left, and how much of something else came. Pixels near to where a moved one is seen have their share of it."""
+    assert known.places is not None
+    assert known.lens is not None
+    _, rows, columns = config.grid
+    away, (b, times, p) = moved.away, moved.gone.shape[:3]
+    height, width = config.height, config.width
+    many = height * width
+    image = frames_of(first[:, : rows * columns], config)[:, 0, 0, :3]
+    if config.domains > 1:
+        image = torch.cat([image, known.places[..., :3].transpose(1, 2).unflatten(2, (height, width))], 1)
+    left = torch.sigmoid(moved.gone) * known.places[:, None, None, :, 3]
+    at = (left > LEAST).nonzero()  # clip, time, frame, pixel
+    before = known.places[at[:, 0], at[:, 3], :3]
+    points = before + away[at[:, 0], at[:, 1], at[:, 2], at[:, 3]]
+    # Where it is drawn is taught by tracks, not by the picture, whose slope is no more than two pixels wide.
+    pad = partial(nn.functional.pad, pad=(0, 1), value=1.0)
+    ray = torch.einsum("nij,nj->ni", known.lens[at[:, 0]], pad(points)).detach()
+    deep = torch.einsum("nj,nj->n", known.lens[at[:, 0], 2], pad(before))
+    seen = ray[:, :2] / ray[:, 2:].clamp(min=1e-4)
+    low = seen.floor()
+    values = torch.cat([image.flatten(2).transpose(1, 2)[at[:, 0], at[:, 3]], torch.ones_like(points[:, :1])], 1)
+    values[:, 3:-1] = points if values.shape[1] > 4 else values[:, 3:-1]
+    grows = (deep / ray[:, 2].clamp(min=1e-4)).square().clamp(1, 4)  # what comes nearer covers more
+    weight = left[at[:, 0], at[:, 1], at[:, 2], at[:, 3]] * grows
+    total = values.new_zeros(b * times * p * many, values.shape[1])
+    frame = (at[:, 0] * times + at[:, 1]) * p + at[:, 2]
+    for right, down in ((0, 0), (1, 0), (0, 1), (1, 1)):
+        to = low + torch.tensor([right, down])
+        share = (1 - (seen - to).abs()).clamp(min=0).prod(1) * weight
+        inside = (to >= 0).all(1) & (to[:, 0] < width) & (to[:, 1] < height) & (ray[:, 2] > 1e-4)
+        to = to[inside].long()
+        into = frame[inside] * many + to[:, 1] * width + to[:, 0]
+        total = total.index_add(0, into, values[inside] * share[inside, None])
+    total = total.unflatten(0, (b, times, p, height, width)).movedim(-1, 3)
+    cover, still = total[:, :, :, -1:].clamp(max=1), image[:, None, None]
+    base = still + cover * (total[:, :, :, :-1] / total[:, :, :, -1:].clamp(min=1e-4) - still)
+    planes = torch.cat([left.unflatten(3, (1, height, width)), cover], 3)
+    return tokens_of(base, config), tokens_of(planes, config, aside=False)
 
 
 def frames_of(tokens: Tensor, config: DiffusionConfig) -> Tensor:

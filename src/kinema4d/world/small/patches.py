@@ -19,13 +19,14 @@ from kinema4d.world.condition import Normalisation, normalisation, soft_mask
 from kinema4d.world.small.contact import carry_of, lens_of, reach_of
 from kinema4d.world.small.diffusion import DiffusionNet, Known
 from kinema4d.world.small.diffusion_config import ACTION, LONGEST, MIXED, WORDS, DiffusionConfig, manner
+from kinema4d.world.small.moves import Moved
 
 STEPS = 2
 """Of the flow, by default."""
 SHIFT = 6.0
 """Times of the flow crowd at its start: a patch has hundreds of pixels, and their mean is seen through much noise."""
 
-FAR, GONE, MORE = 1.0, 4.0, 3.0
+FAR, GONE, MORE = 3.0, 4.0, 3.0
 """How much it counts how far things have gone, and whether, beside the flow; and how much more that they have than that they have not."""
 LEAST_AWAY = 0.01
 """What has gone less far, in the model's unit, has not gone."""
@@ -51,8 +52,8 @@ class Scene:
     """One frame: the whole scene at the first."""
     reach: UInt8[np.ndarray, "t _ _ 3"] | None = None
     """What :func:`kinema4d.world.small.contact.carry_of` says of contact, where that is known already."""
-    carry: Float32[np.ndarray, "t _ _ 3"] | None = None
-    """And how far things would be carried."""
+    carry: Float32[np.ndarray, "t _ _ 6"] | None = None
+    """And how far things would be carried and pushed."""
     prior_rgb: UInt8[np.ndarray, "t h w 3"] | None = None
     """The moved prior."""
     prior_points: Pointmap | None = None
@@ -145,6 +146,7 @@ def known_of(scenes: Sequence[Scene], config: DiffusionConfig, *, seed: int = 0)
         stack("where"),
         stack("hints"),
         manner(config.control),
+        stack("when"),
         stack("reach") if config.touches else None,
         stack("carry") if config.touches else None,
         stack("places") if config.moving else None,
@@ -186,6 +188,7 @@ def _known(scene: Scene, config: DiffusionConfig, seed: int) -> Known:
         positions(config)[None],
         _hints(scene, config, tokens(shape if config.control != "rgb" else colour)),
         manner(config.control),
+        torch.arange(config.grid[0])[None],
         *_contact(scene, config, scale),
         *(_places(scene.environment, scale) if config.moving and scene.environment is not None else (None, None)),
     )
@@ -210,7 +213,7 @@ def grouped(x: np.ndarray, config: DiffusionConfig) -> Tensor:
 
 
 def _contact(scene: Scene, config: DiffusionConfig, scale: Normalisation) -> tuple[Tensor | None, Tensor | None]:
-    """[1,times,frames,k,3] and [1,times,frames,k,3] what is known of contact, in groups of frames."""
+    """[1,times,frames,k,3] and [1,times,frames,k,6] what is known of contact, in groups of frames."""
     if not config.touches:
         return None, None
     reach, carry = scene.reach, scene.carry
@@ -218,7 +221,9 @@ def _contact(scene: Scene, config: DiffusionConfig, scale: Normalisation) -> tup
         assert scene.environment is not None  # checked with the first frame's pointmap
         reach = reach_of(scene.robot, scene.environment)
         carry, reach = carry_of(scene.actions, reach, scene.environment, scene.robot.valid[0])
-    return grouped(reach, config) / 255, grouped(lengths(carry, scale), config)
+    return grouped(reach, config) / 255, grouped(
+        lengths(carry.reshape(*carry.shape[:3], 2, 3), scale).reshape(carry.shape), config
+    )
 
 
 def _everywhere(tokens: Tensor, config: DiffusionConfig) -> Tensor:
@@ -263,6 +268,13 @@ def _hints(scene: Scene, config: DiffusionConfig, robot: Tensor) -> Tensor:
     return F.avg_pool2d(x, 2, ceil_mode=True).permute(0, 2, 3, 1).reshape(1, -1, x.shape[1])
 
 
+def at_groups(known: Known, groups: Sequence[int]) -> Known:
+    """What is known of some groups of frames of a longer clip, which of them these are."""
+    which = torch.tensor(groups)
+    where = torch.cat([which[known.where[..., :1]], known.where[..., 1:]], -1)
+    return replace(known, where=where, when=which[known.when])
+
+
 def some(known: Known, pick: Tensor) -> Known:
     """What is known of the tokens ``pick`` [b,k] alone."""
     at = lambda x: x.gather(1, pick[..., None].expand(-1, -1, x.shape[-1]))  # noqa: E731
@@ -285,22 +297,22 @@ def target_of(
     return domains(_tokens(rgb / 127.5 - 1, config), _tokens(unit(points, scale), config), config)
 
 
-def flow_loss(net: DiffusionNet, known: Known, target: Tensor, weight: Tensor, away: Tensor | None = None) -> Tensor:
+def flow_loss(net: DiffusionNet, known: Known, target: Tensor, weight: Tensor) -> Tensor:
     """Where does the flow end that is on a straight line from noise to the clip? ``weight`` [b,n,...] says how much
-    each value counts. Half of the clips start at nothing but noise, which is where every sample starts and few steps end.
-    ``away`` [b,times,frames,k,3] teaches how far each pixel of the first frame has gone; NaN where nobody knows."""
+    each value counts. Half of the clips start at nothing but noise, which is where every sample starts and few steps end."""
     time = shifted(torch.rand(len(target))) * (torch.rand(len(target)) > 0.5)
     x = time[:, None, None] * target + (1 - time[:, None, None]) * torch.randn_like(target)
-    made, moved = net.traced(x, known, time)
-    loss = ((made - target).square() * weight).sum() / weight.sum().clamp(min=1.0)
-    if away is None or moved is None:
-        return loss
+    return ((net(x, known, time) - target).square() * weight).sum() / weight.sum().clamp(min=1.0)
+
+
+def moved_loss(moved: Moved, away: Tensor) -> Tensor:
+    """How far pixels of the first frame have gone, [b,times,frames,k,3] by the tracks, NaN where nobody knows; and whether."""
     told = away.isfinite().all(-1)
     away = away.nan_to_num()
     gone = (away.norm(dim=-1) > LEAST_AWAY).float()
     off = (moved.away - away).norm(dim=-1) * gone * told
     sure = F.binary_cross_entropy_with_logits(moved.gone, gone, reduction="none", pos_weight=torch.tensor(MORE)) * told
-    return loss + FAR * off.sum() / (gone * told).sum().clamp(min=50) + GONE * sure.sum() / told.sum().clamp(min=1)
+    return FAR * off.sum() / (gone * told).sum().clamp(min=50) + GONE * sure.sum() / told.sum().clamp(min=1)
 
 
 def shifted(time: Tensor) -> Tensor:
