@@ -95,7 +95,8 @@ def test_all_start_from_one_model_that_is_told_in_every_way(tmp_path: Path):
         net = DiffusionNet(replace(TINY, **member.config))
         assert start_from(net, file) == [], name
         np.testing.assert_allclose(net.noisy.weight.detach(), base.noisy.weight.detach().half().float())
-    assert start_from(DiffusionNet(replace(TINY, control="none")), file) == ["hint.nothing.bias", "hint.nothing.weight"]
+    fresh = [f"{of}hints.embed.nothing.{n}" for of in ("", "moves.") for n in ("bias", "weight")]
+    assert start_from(DiffusionNet(replace(TINY, control="none")), file) == fresh
     with pytest.raises(ValueError, match="cannot be started from: its channels is 24, here 48"):
         start_from(DiffusionNet(replace(TINY, channels=48)), file)
 
@@ -111,18 +112,8 @@ def test_a_model_of_colour_alone_starts_with_what_colour_is_made_of(tmp_path: Pa
     assert base.pixels is not None
     assert net.pixels is not None
     own = base.pixels.weight.detach().half().float()
-    picks = [
-        0,
-        1,
-        2,
-        6,
-        7,
-        8,
-        15,
-        16,
-        17,
-        *range(18, own.shape[1]),
-    ]  # colour of three, points of the robot, and the rest
+    # colour of what is noisy, known at first and moved; points of the robot; and the rest
+    picks = [0, 1, 2, 6, 7, 8, 15, 16, 17, 18, 19, 20, *range(24, own.shape[1])]
     np.testing.assert_array_equal(net.pixels.weight.detach(), own[:, picks])
 
 
