@@ -1,0 +1,147 @@
+"""``kinema4d objects simulate``: an object, pushed, under gravity."""
+
+from __future__ import annotations
+
+import json as json_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from kinema4d.cli.console import Clock, provenance, warn
+
+if TYPE_CHECKING:
+    from kinema4d.geometry.deforming import ObjectMotion
+    from kinema4d.objects.fit import Fitted
+
+
+def simulate_object_command(
+    source: Annotated[Path, tyro.conf.Positional],
+    /,
+    *,
+    out: Path,
+    push: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    pin: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    seconds: float = 3.0,
+    step: float = 0.01,
+    start: str | None = None,
+    speed: str | None = None,
+    gravity: str = "0,0,-9.81",
+    damping: float = 0.0,
+    ground: float | None = None,
+    friction: float = 0.5,
+    free: bool = False,
+    anyway: bool = False,
+    unit: Literal["m", "cm", "mm"] = "m",
+    up: Literal["y", "z"] = "z",
+    meshes: bool = True,
+    video: bool = True,
+    overwrite: bool = False,
+    json: bool = False,
+) -> None:
+    """Simulate an object under pushes and gravity; write its meshes over time, a video, and a plot of its energy.
+
+    Args:
+        source: Mesh (glb, gltf, obj, ply, stl, off), whose motions the shipped model foretells; or the folder that 'objects fit' wrote.
+        out: Folder to write.
+        push: "x,y,z: fx,fy,fz @t0-t1s": a place on the mesh at rest in metres, a force in newton, from when to when; several --push for
+            several. One that begins with a minus is written --push="-1,...".
+        pin: "x,y,z": a place on the mesh at rest that is held; several --pin for several.
+        seconds: How long.
+        step: Seconds between frames.
+        start: Coordinates to begin from, "q1,q2", in the order of 'objects fit'; default at rest.
+        speed: Of the coordinates at the start, per second, "v1,v2".
+        gravity: Metres per squared second, "x,y,z".
+        damping: Of all motion, per second.
+        ground: Height of a floor, metres.
+        friction: Coulomb's coefficient on the floor.
+        free: Let the whole move too; otherwise what does not move in the object's own motions is fixed.
+        anyway: Simulate coordinates that are not minimal.
+        unit: Of the mesh file.
+        up: Which axis of the mesh file points up; many glTF files have y.
+        meshes: Write a PLY file per frame.
+        video: Write a video.
+        overwrite: Replace an earlier motion at OUT.
+        json: Print one JSON object instead of text.
+    """
+    from kinema4d import __version__
+    from kinema4d.geometry.motion_folder import save_motion
+    from kinema4d.simulate.objects import Wish, numbers, parse_push, simulate_object, vector
+
+    if out.exists() and not overwrite:
+        raise ValueError(f"{out} exists; pass --overwrite to replace it, or choose another path")
+    wish = Wish(
+        seconds=seconds, step=step, gravity=vector(gravity, "--gravity"), damping=damping, ground=ground, friction=friction,
+        pushes=tuple(parse_push(p) for p in push), pins=tuple(vector(p, "--pin") for p in pin),
+        start=None if start is None else numbers(start, "--start"), speed=None if speed is None else numbers(speed, "--speed"),
+        free=free, anyway=anyway,
+    )  # fmt: skip
+    with Clock(quiet=json) as clock:
+        clock.say("loading")
+        fitted, weights = _object(source, unit, up)
+        clock.lap("load")
+        clock.say("simulating")
+        names = ("source", "push", "pin", "seconds", "step", "start", "speed", "gravity", "damping", "ground", "friction", "free", "anyway", "unit", "up")  # fmt: skip
+        about = provenance("objects simulate", {**locals(), "source": str(source)}, names)
+        motion = simulate_object(fitted, wish, about={**about, "version": __version__, "model": weights})
+        clock.lap("simulate")
+        clock.say("writing")
+        save_motion(motion, out, meshes=meshes, video=video, overwrite=overwrite)
+        clock.lap("write")
+    for line in motion.flags:
+        warn(line)
+    _report(motion, out, clock, json)
+    if motion.stopped is not None:
+        warn(f"stopped early: {motion.stopped}; the frames until then are in {out}")
+        raise SystemExit(1)
+
+
+def _object(source: Path, unit: str, up: str) -> tuple[Fitted, str | None]:
+    """And the weights that foretold it, if they did."""
+    from kinema4d.objects.meshes import SUFFIXES, read_mesh
+    from kinema4d.objects.store import load_fitted
+
+    if source.is_dir():
+        if unit != "m" or up != "z":
+            raise ValueError(f"--unit and --up are for mesh files; {source} is in metres and z up")
+        return load_fitted(source), None
+    if source.suffix.lower() not in SUFFIXES or not source.is_file():
+        why = "is no mesh that is read" if source.exists() else "does not exist"
+        raise ValueError(f"{source} {why}: give a mesh ({' '.join(SUFFIXES)}) or a folder that 'kinema4d objects fit' wrote")  # fmt: skip
+    mesh = read_mesh(source, unit=unit, up=up)
+    none = "there is no amortised model in this version: fit one with `kinema4d objects fit`"
+    if find_spec("kinema4d.objects.amortised") is None:
+        raise ValueError(none)
+    from kinema4d.objects.amortised import kinematics, shipped  # pyright: ignore[reportMissingImports]
+
+    weights = shipped()
+    if weights is None:
+        raise ValueError(none)
+    return kinematics(mesh, weights), weights.name
+
+
+def _report(motion: ObjectMotion, out: Path, clock: Clock, json: bool) -> None:
+    from kinema4d.simulate.objects import drift
+
+    gained, done = float(motion.energy[-1] - motion.energy[0]), float(motion.work[-1])
+    files = sorted(f.name + "/" * f.is_dir() for f in out.iterdir())
+    if json:
+        told: dict[str, Any] = {
+            "out": str(out), "frames": len(motion), "stopped": motion.stopped, "flags": list(motion.flags), "energy_gained": gained,
+            "work": done, "energy_drift": drift(motion), "penetration": float(motion.penetration.max()), "files": files,
+            "q": motion.q[-1].tolist(), "seconds": {k: round(v, 3) for k, v in clock.seconds.items()},
+        }  # fmt: skip
+        print(json_module.dumps(told))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_row("motion", f"{len(motion)} frames of {len(motion.rest)} vertices, {motion.seconds[-1]:g} s, {motion.q.shape[1]} coordinates")  # fmt: skip
+    table.add_row("energy", f"{gained:+.3g} J; pushes did {done:+.3g} J; unexplained at most {100 * drift(motion):.2g} % of what went to and fro")  # fmt: skip
+    table.add_row("penetration", f"{1000 * motion.penetration.max():.3g} mm at most")
+    table.add_row("files", f"{out}: {', '.join(files)}")
+    table.add_row("time", ", ".join(f"{k} {v:.2f} s" for k, v in clock.seconds.items()))
+    table.add_row("look", f"kinema4d view {out}")
+    Console(soft_wrap=True).print(table, highlight=False)

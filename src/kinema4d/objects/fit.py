@@ -1,0 +1,219 @@
+"""The kinematics of one object out of its own deforming mesh: few coordinates, and a screw per coordinate and piece (NeuROK for one instance).
+
+Coordinates are found one by one. Each new one begins with the motion that the ones before leave over, and then all of them and all screws are solved
+for together by least squares (Levenberg and Marquardt; screws are eliminated piece by piece). A jointed object is exact with as many coordinates as it
+has degrees of freedom, and the search ends there; what bends gets as many as the wanted accuracy needs. An auto-encoder with nested dropout, which this
+replaces, found six of eight objects and took minutes; this finds all of them in seconds (docs/experiments.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+from kinema4d.objects.body import Body
+from kinema4d.objects.least import EXACT, Task, one_more
+from kinema4d.objects.reduce import Freedom, Subspace, active_subspace
+from kinema4d.objects.screws import product
+from kinema4d.objects.solid import Mesh, Weighed, checked, parts, quadrature
+
+RIGID = 1e-4
+"""Deviation from a rigid motion, of the size, up to which a connected part is one piece."""
+MARGIN = 0.1
+"""Beyond the range of coordinates that was seen, of that range, before the wall."""
+POSES, POINTS = 80, 12
+"""At most, in the least squares: poses, and points of each piece."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitPlan:
+    """How it is fitted."""
+
+    most: int = 8
+    """Coordinates at most."""
+    error: float = 2e-3
+    """Mean error, of the size, that is good enough for what bends."""
+    seed: int = 0
+    """Of the choice of poses and points."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Fitted:
+    """One object: what is needed to move it."""
+
+    mesh: Mesh
+    """At rest, metres."""
+    weighed: Weighed
+    """Points with masses."""
+    piece: Int64[np.ndarray, " v"]
+    """Whose twists a vertex has."""
+    twists: Float64[np.ndarray, "g k 6"]
+    """Of every piece and coordinate, in the frame of the mesh, radians and metres per unit of the coordinate."""
+    freedom: Freedom
+    """What was found."""
+    reach: Float64[np.ndarray, "k 2"]
+    """Range of the coordinates that was learned from."""
+    errors: Float64[np.ndarray, " k"]
+    """Mean distance of vertices from the true ones on poses that were held out, of the size, with one coordinate, two, ..."""
+
+    @property
+    def error(self) -> float:
+        """With all coordinates."""
+        return float(self.errors[-1])
+
+    def vertices(self, q: Tensor) -> Tensor:
+        """[b,v,3] metres for coordinates [b,k]."""
+        return product(torch.from_numpy(self.mesh.vertices), torch.from_numpy(self.twists[self.piece]), q)
+
+    def coordinates(self, poses: Float64[np.ndarray, "t v 3"]) -> Tensor:
+        """[t,k] that come nearest to given vertices, metres."""
+        rest, goals = torch.from_numpy(self.mesh.vertices), torch.from_numpy(poses)
+        task = Task(rest=rest, goals=goals, piece=torch.from_numpy(self.piece), count=len(self.twists))
+        return task.solved(torch.from_numpy(self.twists))
+
+    def body(self) -> Body:
+        """For the mechanics: points with masses, in metres. Points within one piece move with it, others are means of vertices."""
+        return screw_body(self.mesh, self.weighed, self.piece, self.twists, self.reach)
+
+
+def screw_body(
+    mesh: Mesh,
+    weighed: Weighed,
+    piece: Int64[np.ndarray, " v"],
+    twists: Float64[np.ndarray, "g k 6"],
+    reach: Float64[np.ndarray, "k 2"] | None = None,
+) -> Body:
+    """Points with masses that follow screws: those whose vertices are all of one piece by themselves, others as means of vertices."""
+    rows = csr_matrix(weighed.rows)
+    first = piece[rows.indices[rows.indptr[:-1]]]
+    alone = np.array([(piece[rows.indices[a:b]] == f).all() for a, b, f in zip(rows.indptr[:-1], rows.indptr[1:], first, strict=True)])  # fmt: skip
+    own = torch.from_numpy(np.asarray(rows @ mesh.vertices))
+    mine = torch.from_numpy(twists[first])
+    used = np.unique(rows[~alone].indices)
+    mix = torch.from_numpy(rows[~alone][:, used].toarray())
+    inner = torch.from_numpy(mesh.vertices[used]), torch.from_numpy(twists[piece[used]])
+    lone = torch.from_numpy(np.flatnonzero(alone))
+    order = torch.from_numpy(np.argsort(np.concatenate([np.flatnonzero(alone), np.flatnonzero(~alone)])))
+
+    def shape(q: Tensor) -> Tensor:
+        out = product(own[lone].to(q.dtype), mine[lone].to(q.dtype), q)
+        if len(used):
+            bent = product(inner[0].to(q.dtype), inner[1].to(q.dtype), q)
+            out = torch.cat([out, mix.to(q.dtype) @ bent], 1)[:, order]
+        return out
+
+    return Body(
+        shape=shape, mass=torch.from_numpy(weighed.mass), coordinates=twists.shape[1],
+        reach=None if reach is None else torch.from_numpy(reach),
+    )  # fmt: skip
+
+
+def fit(
+    mesh: Mesh,
+    poses: Float64[np.ndarray, "t v 3"],
+    plan: FitPlan | None = None,
+    *,
+    density: float = 1000.0,
+    tell: Callable[[int, float], None] | None = None,
+) -> Fitted:
+    """Learn from poses of the mesh's vertices in any order; one in eight is held out to judge by. ``tell`` hears of each coordinate the error."""
+    plan = plan or FitPlan()
+    checked(mesh)
+    if poses.ndim != 3 or poses.shape[1:] != mesh.vertices.shape:
+        raise ValueError(f"poses are [t,{len(mesh.vertices)},3] for this mesh, got {list(poses.shape)}: its topology must not change")  # fmt: skip
+    if len(poses) < 16:
+        raise ValueError(f"one object is learned from at least 16 poses, got {len(poses)}")
+    if not np.isfinite(poses).all():
+        raise ValueError("poses have vertices that are no numbers")
+    piece = pieces(mesh, poses)
+    middle, scale = mesh.vertices.mean(axis=0), mesh.size
+    held = np.arange(len(poses)) % 8 == 7
+    rng = np.random.default_rng(plan.seed)
+    some = rng.permutation(np.flatnonzero(~held))[:POSES]
+    at = _chosen(piece, rng)
+    unit = lambda x: torch.from_numpy((x - middle) / scale)  # noqa: E731
+    task = Task(rest=unit(mesh.vertices[at]), goals=unit(poses[some][:, at]), piece=torch.from_numpy(piece[at]), count=int(piece.max()) + 1)  # fmt: skip
+    judge = Task(rest=unit(mesh.vertices), goals=unit(poses[held]), piece=torch.from_numpy(piece), count=task.count)
+    if float((task.goals - task.rest).norm(dim=-1).max()) < EXACT:
+        raise ValueError("the poses are all the same: nothing moves")
+    twists, q = torch.zeros(task.count, 0, 6, dtype=torch.float64), torch.zeros(len(some), 0, dtype=torch.float64)
+    errors: list[float] = []
+    while len(errors) < plan.most:
+        found = one_more(task, twists, q)
+        now = judge.error(found[0], judge.solved(found[0]))
+        if errors and now > 0.97 * errors[-1]:  # one more is no help any more
+            break
+        (twists, q), errors = found, [*errors, now]
+        if tell is not None:
+            tell(len(errors), now)
+        if now < EXACT or (now < plan.error and task.count > len(task.rest) / 4):
+            break
+    spread = q.square().mean(0).sqrt().clamp(min=1e-9)
+    twists = twists * spread[None, :, None]
+    own = judge.solved(twists)
+    seen = torch.cat([own, q / spread])
+    low, high = seen.amin(0), seen.amax(0)
+    more = MARGIN * (high - low)
+    metres = torch.cat([twists[..., :3], scale * twists[..., 3:] + torch.linalg.cross(torch.from_numpy(middle).expand_as(twists[..., :3]), twists[..., :3])], -1)  # fmt: skip
+    weighed = quadrature(mesh, density=density)
+    out = Fitted(
+        mesh=mesh, weighed=weighed, piece=piece, twists=metres.numpy(), errors=np.array(errors),
+        reach=torch.stack([low - more, high + more], 1).numpy(), freedom=Freedom(count=None, errors=(), ratios=(), why=""),
+    )  # fmt: skip
+    body = out.body()
+    values = active_subspace(body.shape, own[:32], body.mass)
+    return Fitted(**{**out.__dict__, "freedom": _found(errors, values, plan)})
+
+
+def pieces(mesh: Mesh, poses: Float64[np.ndarray, "t v 3"]) -> Int64[np.ndarray, " v"]:
+    """Which piece each vertex is of: a connected part that keeps its form in all poses is one, vertices of others are each their own."""
+    label, out, count = parts(mesh), np.zeros(len(mesh.vertices), np.int64), 0
+    for part in range(label.max() + 1):
+        mine = np.flatnonzero(label == part)
+        if rigid(mesh.vertices[mine], poses[:, mine]) < RIGID * mesh.size:
+            out[mine], count = count, count + 1
+        else:
+            out[mine], count = count + np.arange(len(mine)), count + len(mine)
+    return out
+
+
+def rigid(rest: Float64[np.ndarray, "n 3"], poses: Float64[np.ndarray, "t n 3"]) -> float:
+    """Largest distance (metres) of points from where one rigid motion per pose would have them (Kabsch)."""
+    a, b = rest - rest.mean(axis=0), poses - poses.mean(axis=1, keepdims=True)
+    u, _, vt = np.linalg.svd(np.einsum("ni,tnj->tij", a, b))
+    sign = np.linalg.det(u @ vt)
+    u[:, :, 2] *= sign[:, None]
+    return float(np.linalg.norm(a @ (u @ vt) - b, axis=-1).max())
+
+
+def _chosen(piece: Int64[np.ndarray, " v"], rng: np.random.Generator) -> Int64[np.ndarray, " n"]:
+    """Vertices for the least squares: some of each piece."""
+    out = []
+    for one in np.unique(piece):
+        mine = np.flatnonzero(piece == one)
+        out.append(rng.permutation(mine)[:POINTS])
+    return np.sort(np.concatenate(out))
+
+
+def _found(errors: list[float], values: Subspace, plan: FitPlan) -> Freedom:
+    """In words."""
+    v = values.values
+    ratios = tuple(float(a / b.clamp(min=1e-300)) for a, b in pairwise(v))
+    k, last = len(errors), errors[-1]
+    if last < EXACT:
+        why = f"{k} coordinates reconstruct to {100 * last:.3g} % of the size: nothing is left to explain"
+        return Freedom(count=k, errors=tuple(errors), ratios=ratios, why=why)
+    if last < plan.error:
+        why = (
+            f"{k} coordinates reconstruct to {100 * last:.2g} % of the size; it bends, and more of them would say more"
+        )
+    else:
+        why = f"not minimal: {k} coordinates reconstruct to {100 * last:.2g} % of the size only, not to {100 * plan.error:.2g} %"
+    return Freedom(count=None, errors=tuple(errors), ratios=ratios, why=why)

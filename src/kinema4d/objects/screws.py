@@ -1,0 +1,43 @@
+"""Deformation of points by screws, one after the other: what a coordinate does to a point is a turn about an axis and a shift along it.
+
+Every point has one twist per coordinate (angular and linear velocity, as in the product of exponentials of a robot arm), and the coordinate says
+how far it goes along it. Joints are exact in this form, with as many coordinates as they have degrees of freedom; what bends does so by twists that
+differ from point to point. A unit dual quaternion is the same thing with one screw (NeuROK, section 4.1): the exponential of a twist is one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+NEAR = 1e-2
+"""Squared angles (rad) below which series are used."""
+
+
+def waves(squared: Tensor) -> tuple[Tensor, Tensor]:
+    """(1 - cos a)/a^2 and (a - sin a)/a^3 of squared angles, smooth at zero so that derivatives are numbers."""
+    near = squared < NEAR
+    safe = torch.where(near, torch.ones_like(squared), squared)
+    a = safe.sqrt()
+    turn = 0.5 - squared / 24 * (1 - squared / 30 * (1 - squared / 56))
+    lag = 1 / 6 - squared / 120 * (1 - squared / 42 * (1 - squared / 72))
+    return torch.where(near, turn, (1 - a.cos()) / safe), torch.where(near, lag, (a - a.sin()) / (a * safe))
+
+
+def screwed(x: Tensor, twist: Tensor) -> Tensor:
+    """Points [...,3] after the exponential of twists [...,6]: angular velocity, then the velocity of what is at the origin."""
+    w, v = twist[..., :3], twist[..., 3:]
+    b, c = waves((w * w).sum(-1, keepdim=True))
+    w = w.expand_as(x)
+    u = torch.linalg.cross(w, x) + v
+    wu = torch.linalg.cross(w, u)
+    return x + u + b * wu + c * torch.linalg.cross(w, wu)
+
+
+def product(x: Tensor, twists: Tensor, q: Tensor) -> Tensor:
+    """Points [b,n,3] for rest [n,3] or [b,n,3], twists [n,k,6] or [b,n,k,6] and coordinates [b,k]: the last screw acts first, as the last joint
+    of an arm does not move those before it."""
+    y = x.expand(len(q), *x.shape[-2:])
+    for j in reversed(range(q.shape[1])):
+        y = screwed(y, q[:, j, None, None] * twists[..., j, :])
+    return y

@@ -1,0 +1,390 @@
+"""One object under gravity, pushes, pins and a floor: what was wished in words becomes forces on points of its surface, and its motion a mesh
+over time with the books of energy beside it.
+
+Places of pushes and pins are points of the surface that have next to no mass and follow their triangle, so that a force acts where it is said
+and not at the nearest point that happens to have a mass. Those of a floor are vertices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Float64, Int64
+from scipy.sparse import csr_matrix, vstack
+from scipy.spatial import ConvexHull, QhullError
+
+from kinema4d.geometry.deforming import ObjectMotion, sweep
+from kinema4d.objects.body import Body, State, at_rest, jacobian
+from kinema4d.objects.fit import Fitted, screw_body
+from kinema4d.objects.lagrange import Conditions, Motion, Pin, Push, ground, simulate
+from kinema4d.objects.meshes import wound_both_ways
+from kinema4d.objects.solid import Mesh, Weighed, checked
+
+OFF = 0.05
+"""Distance from the surface, of the size, beyond which a place is not on the object."""
+LIGHT = 1e-9
+"""Mass of all points together that only mark a place, of the object's."""
+STILL = 1e-3
+"""A point that moves by less, of the size, over the whole range of all coordinates stands still."""
+TOUCHING = 300
+"""Vertices at most that may touch the floor."""
+DRIFT = 0.05
+"""Energy that came from nowhere, of the largest that went to and fro, which is flagged."""
+MOST = 2 * 10**8
+"""Vertices of all frames together."""
+FORM = '"x,y,z: fx,fy,fz @t0-t1s" (metres on the mesh at rest, newton, seconds), such as "0.4,0,1.1: 5,0,0 @0-0.2s"'
+
+Vector = tuple[float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushAt:
+    """A force on a place for some time."""
+
+    place: Vector
+    """On the mesh at rest, metres; it moves with the surface."""
+    force: Vector
+    """In the world, newton."""
+    begin: float = 0.0
+    """Seconds."""
+    end: float = float("inf")
+    """Seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What is simulated."""
+
+    seconds: float = 3.0
+    """How long."""
+    step: float = 0.01
+    """Seconds between frames."""
+    gravity: Vector = (0.0, 0.0, -9.81)
+    """Metres per squared second."""
+    pushes: tuple[PushAt, ...] = ()
+    """Forces."""
+    pins: tuple[Vector, ...] = ()
+    """Places on the mesh at rest, metres, that are held where they are at the start."""
+    start: tuple[float, ...] | None = None
+    """Coordinates; None: at rest."""
+    speed: tuple[float, ...] | None = None
+    """Of the coordinates, per second; None: none."""
+    damping: float = 0.0
+    """Of all motion, per second."""
+    ground: float | None = None
+    """Height of a floor, metres; None: there is none."""
+    friction: float = 0.5
+    """Coulomb's coefficient on the floor."""
+    free: bool = False
+    """Whether the whole moves too; otherwise what stands still in all poses is fixed in the world."""
+    anyway: bool = False
+    """Simulate coordinates that are not minimal."""
+
+    def __post_init__(self) -> None:
+        for name in ("seconds", "step"):
+            if not (np.isfinite(value := getattr(self, name)) and value > 0):
+                raise ValueError(f"{name} must be positive, got {value}")
+        for name in ("damping", "friction"):
+            if not (np.isfinite(value := getattr(self, name)) and value >= 0):
+                raise ValueError(f"{name} must not be negative, got {value}")
+        given = [*self.gravity, *(self.start or ()), *(self.speed or ()), *([] if self.ground is None else [self.ground])]  # fmt: skip
+        given += [v for p in self.pushes for v in (*p.place, *p.force, p.begin)] + [v for p in self.pins for v in p]
+        if not np.isfinite(given).all():
+            raise ValueError(f"the wish has values that are no numbers: {self}")
+        for push in self.pushes:
+            if not 0 <= push.begin < push.end:
+                raise ValueError(f"a push begins at 0 s or later and ends after that, got {push.begin:g}-{push.end:g} s; write {FORM}")  # fmt: skip
+            if push.begin >= self.seconds:
+                raise ValueError(f"a push begins at {push.begin:g} s, the simulation ends at {self.seconds:g} s")
+
+
+# ---------------------------------------------------------------------- words
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+
+
+def parse_push(text: str) -> PushAt:
+    """Out of ``x,y,z: fx,fy,fz @t0-t1s``; without the time it lasts."""
+    place, colon, rest = text.partition(":")
+    force, at, when = rest.partition("@")
+    if not colon:
+        raise ValueError(f"a push is {FORM}; {text!r} has no colon between the place and the force")
+    begin, end = 0.0, float("inf")
+    if at:
+        found = re.fullmatch(rf"\s*({_NUMBER})\s*-\s*({_NUMBER})\s*s?\s*", when)
+        if found is None:
+            raise ValueError(f"a push is {FORM}; {when.strip()!r} is no time from-to in seconds")
+        begin, end = float(found[1]), float(found[2])
+        if not 0 <= begin < end:
+            raise ValueError(f"a push is {FORM}; {when.strip()!r} ends before it begins")
+    said = f"a push is {FORM}; "
+    return PushAt(place=vector(place, f"{said}its place"), force=vector(force, f"{said}its force"), begin=begin, end=end)  # fmt: skip
+
+
+def vector(text: str, what: str) -> Vector:
+    """Three numbers with commas."""
+    found = numbers(text, what)
+    if len(found) != 3:
+        raise ValueError(f"{what} must be three numbers x,y,z, got {text.strip()!r}")
+    return found[0], found[1], found[2]
+
+
+def numbers(text: str, what: str) -> tuple[float, ...]:
+    """With commas between."""
+    words = [w.strip() for w in text.split(",")]
+    if not all(re.fullmatch(_NUMBER, w) for w in words):
+        raise ValueError(f"{what} must be numbers with commas between them, got {text.strip()!r}")
+    return tuple(float(w) for w in words)
+
+
+# ---------------------------------------------------------------------- simulation
+
+
+def simulate_object(fitted: Fitted, wish: Wish | None = None, *, about: Mapping[str, Any] | None = None) -> ObjectMotion:  # fmt: skip
+    """Let it move. A simulation that is lost keeps the frames until then and says why in ``stopped``."""
+    wish = wish or Wish()
+    flags = [*checked(fitted.mesh), *_doubts(fitted, wish)]
+    k, mesh = fitted.twists.shape[1], fitted.mesh
+    frames = round(wish.seconds / wish.step) + 1
+    if frames * len(mesh.vertices) > MOST:
+        raise ValueError(f"{frames} frames of {len(mesh.vertices)} vertices are too many: simulate for less time or in larger steps")  # fmt: skip
+    start, speed = _coordinates(wish.start, k, "start"), _coordinates(wish.speed, k, "speed")
+    reach = np.stack([np.minimum(fitted.reach[:, 0], np.minimum(start, 0)), np.maximum(fitted.reach[:, 1], np.maximum(start, 0))], 1)  # fmt: skip
+    if len(over := np.flatnonzero((start < fitted.reach[:, 0]) | (start > fitted.reach[:, 1]))):
+        flags.append(f"it begins outside the range that was learned from in coordinate {', '.join(str(i + 1) for i in over)}")  # fmt: skip
+    samples = sweep(np.zeros(k), reach)
+    sliders = decoded(fitted, samples.reshape(-1, k)).reshape(*samples.shape[:2], -1, 3)
+    moves = np.full(len(mesh.vertices), wish.free)
+    if k:
+        moves |= np.linalg.norm(sliders - mesh.vertices.astype(np.float32), axis=-1).max((0, 1)) > STILL * mesh.size
+    marks = _Marks(mesh, moves)
+    pushes = [p for push in wish.pushes for p in _scheduled(push, wish, marks.put(push.place, "the push"))]
+    pinned = [at for p in wish.pins if (at := marks.put(p, "the pin", moving=True)) is not None]
+    touching = np.zeros(0, np.int64) if wish.ground is None else _lowest(fitted, moves)
+    body, first = _marked(fitted, marks, touching, reach, free=wish.free)
+    on = lambda i: torch.tensor([first + i])  # noqa: E731
+    conditions = Conditions(
+        gravity=wish.gravity, damping=wish.damping, friction=wish.friction,
+        pushes=[Push(on=on(p.mark), force=torch.tensor(p.force, dtype=torch.float64), begin=p.begin, end=p.end) for p in pushes],
+        pins=[Pin(on=first + torch.tensor(pinned))] if pinned else [],
+        obstacle=None if wish.ground is None or not len(touching) else ground(wish.ground),
+    )  # fmt: skip
+    begin = at_rest(body, torch.from_numpy(start)[None])
+    velocity = torch.from_numpy(np.concatenate([np.zeros(body.unknowns - k), speed]))[None]
+    run = simulate(body, begin, conditions, seconds=wish.seconds, step=wish.step, velocity=velocity)
+    if not len(run):
+        _only_start(run, body, begin, velocity, conditions)
+    q, place, turn = (np.stack([getattr(s, n)[0].numpy() for s in run.states]) for n in ("q", "place", "turn"))
+    vertices = (decoded(fitted, q) @ turn.swapaxes(1, 2) + place[:, None]).astype(np.float32)
+    deep = np.zeros(len(run))
+    if wish.ground is not None and moves.any():
+        deep = np.maximum(wish.ground - vertices[:, moves, 2].min(axis=1).astype(np.float64), 0.0)
+        if deep[0] > 0.01 * mesh.size:
+            flags.append(f"it begins {deep[0]:.3g} m deep in the ground")
+    at = np.stack([x[0, first : first + marks.count].numpy() for x in run.points])
+    force, force_at = _forces(pushes, wish, at, len(run))
+    work = np.concatenate([[0.0], ((force[1:] + force[:-1]) / 2 * np.diff(force_at, axis=0)).sum((1, 2)).cumsum()])
+    motion = ObjectMotion(
+        vertices=vertices, faces=mesh.faces, step=wish.step, q=q, place=place, turn=turn,
+        kinetic=np.array([float(e[0]) for e in run.kinetic]), potential=np.array([float(e[0]) for e in run.potential]), work=work,
+        momentum=np.stack([m[0].numpy() for m in run.momentum]), penetration=deep, force_at=force_at, force=force,
+        rest=mesh.vertices.astype(np.float32), rest_q=np.zeros(k), reach=reach, sliders=sliders.astype(np.float32),
+        stopped=run.stopped, about={**(about or {}), "wish": _plain(wish)},
+    )  # fmt: skip
+    return replace(motion, flags=(*flags, *marks.flags, *_ended(motion, reach, wish)))
+
+
+def drift(motion: ObjectMotion) -> float:
+    """Energy beside what pushes did, its largest change from the start, of the largest that went to and fro."""
+    return float(np.abs(_unpaid(motion)).max()) / _exchanged(motion)
+
+
+def decoded(fitted: Fitted, q: Float64[np.ndarray, "b k"]) -> Float32[np.ndarray, "b v 3"] | Float64[np.ndarray, "b v 3"]:  # fmt: skip
+    """Vertices for coordinates, in the object's frame, some at a time."""
+    many = max(1, 10**6 // len(fitted.mesh.vertices))
+    parts = [fitted.vertices(torch.from_numpy(q[i : i + many])).numpy() for i in range(0, len(q), many)]
+    return np.concatenate(parts) if parts else np.zeros((0, len(fitted.mesh.vertices), 3))
+
+
+def _doubts(fitted: Fitted, wish: Wish) -> list[str]:
+    found, out = fitted.freedom, []
+    if found.count is None and "it bends" in found.why:
+        out.append(f"{found.why}; nothing is known of its elasticity, and it bends without any")
+    elif found.count is None:
+        if not wish.anyway:
+            raise ValueError(f"its coordinates are not fit to be simulated ({found.why}); --anyway does it all the same")  # fmt: skip
+        out.append(f"simulated all the same: {found.why}")
+    if odd := wound_both_ways(fitted.mesh):
+        out.append(f"{odd} triangles look the other way than their neighbours: masses are wrong there")
+    return out
+
+
+def _coordinates(given: tuple[float, ...] | None, k: int, name: str) -> Float64[np.ndarray, " k"]:
+    if given is not None and len(given) != k:
+        raise ValueError(f"the object has {k} coordinates, --{name} gives {len(given)}")
+    return np.zeros(k) if given is None else np.array(given, np.float64)
+
+
+# ---------------------------------------------------------------------- places
+
+
+@dataclass(frozen=True)
+class _Force:
+    """One push over whole frames."""
+
+    mark: int
+    push: int
+    force: Vector
+    begin: float
+    end: float
+
+
+class _Marks:
+    """Points of the surface, by their triangle."""
+
+    def __init__(self, mesh: Mesh, moves: np.ndarray) -> None:
+        self.mesh, self.moves = mesh, moves
+        self.rows: list[csr_matrix] = []
+        self.flags: list[str] = []
+        self.pushes = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.rows)
+
+    def put(self, place: Vector, what: str, *, moving: bool = False) -> int | None:
+        """Number of the mark there; one on what stands still is flagged, and None where it has to be ``moving``."""
+        from trimesh.triangles import closest_point, points_to_barycentric
+
+        mesh, at = self.mesh, np.array(place, np.float64)
+        corners = mesh.vertices[mesh.faces]
+        near = np.asarray(closest_point(corners, np.tile(at, (len(corners), 1))))
+        away = np.linalg.norm(near - at, axis=1)
+        away = np.where(np.isfinite(away), away, np.inf)  # triangles without area have no nearest point
+        here = int(away.argmin())
+        if away[here] > OFF * mesh.size:
+            raise ValueError(
+                f"{what} at {_text(place)} m is {away[here]:.3g} m off the surface, allowed are {OFF * mesh.size:.3g} m; "
+                f"the nearest point on it is {_text(near[here])} (places are those of the mesh at rest)"
+            )
+        share = np.asarray(points_to_barycentric(corners[here][None], near[here][None]))[0]
+        share = np.clip(np.nan_to_num(share, nan=1 / 3), 0, 1)
+        share = np.where(share < 1e-9, 0, share) / share[share >= 1e-9].sum()
+        corner = mesh.faces[here][share > 0]
+        if not self.moves[corner].any():
+            self.flags.append(f"{what} at {_text(place)} m is on what stands still: it does nothing")
+            if moving:
+                return None
+        row = csr_matrix((share[share > 0], (np.zeros(len(corner), int), corner)), shape=(1, len(mesh.vertices)))
+        self.rows.append(row)
+        return len(self.rows) - 1
+
+
+def _scheduled(push: PushAt, wish: Wish, mark: int | None) -> list[_Force]:
+    """Over whole frames, with the same impulse. The first frame of a simulation counts half, so a push from the start ends by a half frame."""
+    assert mark is not None
+    h, number = wish.step, wish.pushes.index(push)
+    last = round(wish.seconds / h) + 1
+    a = round(push.begin / h)
+    b = last if push.end >= wish.seconds + h else max(round(push.end / h), a + 1)
+    true = h * (b - a) if push.end >= wish.seconds + h else push.end - push.begin
+    share = true / (h * (b - a))
+    own = tuple(share * v for v in push.force)
+    out = [_Force(mark, number, (own[0], own[1], own[2]), (a - 0.5) * h, (b - 0.5) * h)]
+    if a == 0 and b < last:
+        out.append(_Force(mark, number, (own[0] / 2, own[1] / 2, own[2] / 2), (b - 0.5) * h, (b + 0.5) * h))
+    return out
+
+
+def _forces(pushes: Sequence[_Force], wish: Wish, at: np.ndarray, frames: int) -> tuple[Float64[np.ndarray, "t m 3"], Float64[np.ndarray, "t m 3"]]:  # fmt: skip
+    """Of each push and where, frame by frame."""
+    force, where = np.zeros((2, frames, len(wish.pushes), 3))
+    time = np.arange(frames) * wish.step
+    for p in pushes:
+        force[(p.begin <= time) & (time < p.end), p.push] += p.force
+        where[:, p.push] = at[:, p.mark]
+    return force, where
+
+
+def _lowest(fitted: Fitted, moves: np.ndarray) -> Int64[np.ndarray, " n"]:
+    """Vertices that can come to lie on a floor: of a piece that keeps its form its corners, of what bends all."""
+    out, v = [], fitted.mesh.vertices
+    whose, count = np.unique(fitted.piece, return_counts=True)
+    for piece in whose[count > 3]:
+        mine = np.flatnonzero((fitted.piece == piece) & moves)
+        try:
+            mine = mine[ConvexHull(v[mine]).vertices] if len(mine) else mine
+        except QhullError:  # it is flat
+            pass
+        out.append(mine)
+    out.append(np.flatnonzero(np.isin(fitted.piece, whose[count <= 3]) & moves))
+    found = np.sort(np.concatenate(out)).astype(np.int64)
+    return found[:: max(1, -(-len(found) // TOUCHING))]
+
+
+def _marked(fitted: Fitted, marks: _Marks, touching: np.ndarray, reach: np.ndarray, *, free: bool) -> tuple[Body, int]:
+    """The body with points that have next to no mass, and where they begin."""
+    mesh, n = fitted.mesh, len(fitted.weighed.mass)
+    corner = csr_matrix((np.ones(len(touching)), (np.arange(len(touching)), touching)), shape=(len(touching), len(mesh.vertices)))  # fmt: skip
+    rows = csr_matrix(vstack([fitted.weighed.rows, *marks.rows, corner]))
+    light = np.full(rows.shape[0] - n, LIGHT * fitted.weighed.mass.sum() / max(1, rows.shape[0] - n))
+    weighed = Weighed(rows=rows, mass=np.concatenate([fitted.weighed.mass, light]))
+    body = screw_body(mesh, weighed, fitted.piece, fitted.twists)
+    return replace(body, free=free, reach=torch.from_numpy(reach)), n
+
+
+def _only_start(run: Motion, body: Body, start: State, velocity: torch.Tensor, conditions: Conditions) -> None:
+    """The first frame of a simulation that could not take one step."""
+    x, slopes = jacobian(body, start)
+    fast = torch.einsum("bnid,bd->bni", slopes, velocity)
+    mass = body.mass[:, None]
+    run.points.append(x)
+    run.states.append(start)
+    run.kinetic.append(0.5 * (mass * fast.square()).sum((1, 2)))
+    run.potential.append(-(mass * x * torch.tensor(conditions.gravity, dtype=x.dtype)).sum((1, 2)))
+    run.momentum.append((mass * fast).sum(1))
+    run.penetration.append(torch.zeros(len(x), dtype=x.dtype))
+
+
+# ---------------------------------------------------------------------- books
+
+
+def _unpaid(motion: ObjectMotion) -> Float64[np.ndarray, " t"]:
+    return motion.energy - motion.energy[0] - motion.work
+
+
+def _exchanged(motion: ObjectMotion) -> float:
+    return max(float(motion.kinetic.max()), float(np.ptp(motion.potential)), float(np.abs(motion.work).max()), 1e-12)
+
+
+def _ended(motion: ObjectMotion, reach: np.ndarray, wish: Wish) -> list[str]:
+    """What is strange about the motion."""
+    out = []
+    beyond = (motion.q < reach[:, 0] - 1e-9) | (motion.q > reach[:, 1] + 1e-9)
+    for i in np.flatnonzero(beyond.any(axis=0)):
+        when = motion.step * int(beyond[:, i].argmax())
+        out.append(f"coordinate {i + 1} came to the end of the range that was learned from at {when:.2f} s, and was stopped there")  # fmt: skip
+    until = int(beyond.any(axis=1).argmax()) if beyond.any() else len(motion)
+    gain = _unpaid(motion)[: max(until, 1)]
+    loses = wish.damping > 0 or wish.ground is not None or wish.pins
+    wrong = float(gain.max() if loses else np.abs(gain).max()) / _exchanged(motion)
+    if wrong > DRIFT:
+        out.append(f"energy that nothing explains: {100 * wrong:.3g} % of what went to and fro; try a smaller --step")
+    return out
+
+
+def _plain(wish: Wish) -> dict[str, Any]:
+    """As JSON has it: what has no end is null."""
+    out = asdict(wish)
+    for push in out["pushes"]:
+        push["end"] = None if push["end"] == float("inf") else push["end"]
+    return out
+
+
+def _text(x: Sequence[float] | np.ndarray) -> str:
+    return ",".join(f"{v:.3g}" for v in x)

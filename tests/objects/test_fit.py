@@ -1,0 +1,101 @@
+"""One object from its own deforming mesh: its degrees of freedom are found, and it moves as MuJoCo moves it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="objects need torch: pip install 'kinema4d[world]'")
+pytest.importorskip("mujoco", reason="jointed objects are moved by MuJoCo: pip install 'kinema4d[mjcf]'")
+import torch
+
+from kinema4d.objects.body import at_rest
+from kinema4d.objects.fit import FitPlan, fit, pieces, rigid
+from kinema4d.objects.lagrange import Conditions, simulate
+from kinema4d.objects.screws import product, screwed
+from kinema4d.objects.solid import Mesh
+from kinema4d.scenes.jointed import Jointed, draw, some_poses, swing
+
+
+def at_zero(thing: Jointed) -> Mesh:
+    return Mesh(vertices=thing.posed(np.zeros(thing.freedom)), faces=thing.faces)
+
+
+def test_screws_are_rigid_motions_that_add_up():
+    g = torch.Generator().manual_seed(0)
+    x, twist = torch.randn(9, 3, generator=g).double(), torch.randn(6, generator=g).double()
+    half = screwed(screwed(x, twist / 2), twist / 2)
+    torch.testing.assert_close(screwed(x, twist), half)
+    torch.testing.assert_close(torch.cdist(half, half), torch.cdist(x, x))
+    torch.testing.assert_close(screwed(x, 1e-3 * twist) - x, 1e-3 * (torch.linalg.cross(twist[:3].expand(9, 3), x) + twist[3:]), atol=2e-5, rtol=0)  # fmt: skip
+    slope = torch.func.jvp(lambda t: screwed(x, t), (torch.zeros(6).double(),), (twist,))[1]
+    torch.testing.assert_close(slope, torch.linalg.cross(twist[:3].expand(9, 3), x) + twist[3:])
+    two = torch.stack([twist, twist.flip(0)]).expand(9, 2, 6)
+    one = product(x, two, torch.tensor([[0.3, -0.7]]).double())[0]
+    torch.testing.assert_close(one, screwed(screwed(x, -0.7 * twist.flip(0)), 0.3 * twist))
+
+
+@pytest.mark.parametrize(("kind", "seed", "push"), [("laptop", 0, 0.1), ("chain", 1, 0.1), ("drawers", 2, 0.05)])
+def test_degrees_of_freedom_are_found_and_motion_is_mujocos(kind: str, seed: int, push: float):
+    thing = draw(kind, seed)
+    mesh = at_zero(thing)
+    got = fit(mesh, thing.posed(some_poses(thing, 64, 1)))
+    assert got.freedom.count == thing.freedom, got.freedom.why
+    assert got.error < 1e-4
+    seconds = 0.5
+    start = np.array([0.2, 0.6][: thing.freedom]) * thing.limits[:, 1]
+    truth = swing(thing, start, np.zeros(thing.freedom), seconds=seconds)
+    q = got.coordinates(thing.posed(start)[None])
+    np.testing.assert_allclose(got.vertices(q)[0], thing.posed(start), atol=1e-4 * mesh.size)
+    body = got.body()
+    made = simulate(body, at_rest(body, q), Conditions(), seconds=seconds)
+    assert made.stopped is None
+    still = (truth >= thing.limits[:, 0]).all(1) & (truth <= thing.limits[:, 1]).all(1)
+    last = int(still.argmin()) - 1 if not still.all() else len(truth) - 1
+    assert last > 8
+    goal = thing.posed(truth)
+    off = np.linalg.norm(got.vertices(made.states[last].q)[0].numpy() - goal[last], axis=-1).mean() / mesh.size
+    went = np.linalg.norm(goal[0] - goal[last], axis=-1).mean() / mesh.size
+    assert went > push / 10
+    assert off < 1e-3
+
+
+def test_parts_that_keep_their_form_are_pieces_and_others_are_not():
+    thing = draw("laptop", 0)
+    mesh, poses = at_zero(thing), thing.posed(some_poses(thing, 20, 1))
+    assert pieces(mesh, poses).max() == 1
+    assert rigid(mesh.vertices[:8], poses[:, :8]) < 1e-12
+    bent = poses.copy()
+    bent[:, :8, 2] += 5 * mesh.vertices[:8, 0] * mesh.vertices[:8, 1] * np.linspace(-1, 1, 20)[:, None]
+    assert pieces(mesh, bent).max() == 8  # eight vertices, and the lid
+
+
+def test_what_bends_is_said_to():
+    rng = np.random.default_rng(0)
+    line = np.linspace(0, 1, 9)
+    y, x = np.meshgrid([0.0, 0.1], line, indexing="ij")
+    rest = np.stack([x.ravel(), y.ravel(), 0 * x.ravel()], 1)
+    faces = np.array([[i, i + 1, i + 9] for i in range(8)] + [[i + 1, i + 10, i + 9] for i in range(8)])
+    modes = np.stack([np.sin(np.pi * n * rest[:, 0]) / n**2 for n in range(1, 7)])
+    poses = np.tile(rest, (60, 1, 1))
+    poses[:, :, 2] += 0.1 * rng.standard_normal((60, 6)) @ modes
+    got = fit(Mesh(vertices=rest, faces=faces), poses, FitPlan(error=5e-3))
+    assert got.freedom.count is None
+    assert "it bends" in got.freedom.why
+    assert got.error < 5e-3
+    assert (np.diff(got.errors) < 0).all()
+
+
+def test_what_cannot_be_fitted_is_refused():
+    thing = draw("laptop", 0)
+    mesh = at_zero(thing)
+    poses = thing.posed(some_poses(thing, 20, 1))
+    with pytest.raises(ValueError, match=r"poses are \[t,16,3\] for this mesh, got .*its topology must not change"):
+        fit(mesh, poses[:, :10])
+    with pytest.raises(ValueError, match="at least 16 poses, got 5"):
+        fit(mesh, poses[:5])
+    with pytest.raises(ValueError, match="nothing moves"):
+        fit(mesh, np.tile(mesh.vertices, (20, 1, 1)))
+    poses[3, 2, 0] = np.nan
+    with pytest.raises(ValueError, match="vertices that are no numbers"):
+        fit(mesh, poses)
