@@ -217,3 +217,12 @@ def test_redundant_coordinates_are_refused_not_simulated():
         state(twice, 0.3)
     with pytest.raises(ValueError, match="seconds and step must be positive"):
         simulate(body, state(body, 0.3), Conditions(), seconds=1, step=0)
+
+
+def test_a_step_without_an_answer_stops_the_run():
+    """So fast that within a step it turns by more than Newton's method can follow."""
+    body = pendulum((0.5,))
+    start = at_rest(body, torch.zeros(1, 1, dtype=torch.float64))
+    made = simulate(body, start, Conditions(), seconds=0.5, step=0.01, velocity=torch.full((1, 1), 250.0).double())
+    assert made.stopped is not None
+    assert len(made) < 20

@@ -58,7 +58,7 @@ def test_they_swing_and_are_the_same_for_a_seed():
         a, b = draw(kind, 3), draw(kind, 3)
         np.testing.assert_array_equal(a.vertices, b.vertices)
         low, high = a.limits.T
-        way = swing(a, 0.7 * low + 0.3 * high, np.zeros(a.freedom), seconds=0.3)
+        way = swing(a, 0.7 * low + 0.3 * high, np.zeros(a.freedom), seconds=0.3, gravity=(1.0, -2.0, -9.5))
         assert way.shape == (31, a.freedom)
         assert np.abs(way[-1] - way[0]).max() > 1e-3, kind
     with pytest.raises(ValueError, match="unknown kind of object 'boat'; known are door"):

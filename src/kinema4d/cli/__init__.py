@@ -24,6 +24,7 @@ from kinema4d.cli.ingest import ingest
 from kinema4d.cli.objects_fit import fit_object_command
 from kinema4d.cli.objects_generate import generate_objects
 from kinema4d.cli.objects_simulate import simulate_object_command
+from kinema4d.cli.objects_train import train_objects
 from kinema4d.cli.record_libero import record_libero
 from kinema4d.cli.shards import shards
 from kinema4d.cli.simulate import simulate
@@ -55,12 +56,17 @@ COMMANDS: dict[str, Any] = {
         "encode": encode,
         "export": export,
     },
-    "objects": {"generate": generate_objects, "fit": fit_object_command, "simulate": simulate_object_command},
+    "objects": {
+        "generate": generate_objects,
+        "fit": fit_object_command,
+        "train": train_objects,
+        "simulate": simulate_object_command,
+    },
 }
 """Every command; a dict is a group of commands."""
 GROUPS = {
     "data": "Make, bring in, check, choose, split and convert 4D robot episodes.",
-    "objects": "Make 4D objects, find the degrees of freedom of one from its own meshes, and simulate it.",
+    "objects": "Make 4D objects, find the degrees of freedom of one from its own meshes or foretell them for any, and simulate it.",
 }
 """What each group is for."""
 

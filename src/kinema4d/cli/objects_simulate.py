@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -33,6 +32,7 @@ def simulate_object_command(
     friction: float = 0.5,
     free: bool = False,
     anyway: bool = False,
+    weights: Path | None = None,
     unit: Literal["m", "cm", "mm"] = "m",
     up: Literal["y", "z"] = "z",
     meshes: bool = True,
@@ -58,6 +58,7 @@ def simulate_object_command(
         friction: Coulomb's coefficient on the floor.
         free: Let the whole move too; otherwise what does not move in the object's own motions is fixed.
         anyway: Simulate coordinates that are not minimal.
+        weights: Of the model that foretells how a mesh moves, as 'objects train' writes them; default those of the package.
         unit: Of the mesh file.
         up: Which axis of the mesh file points up; many glTF files have y.
         meshes: Write a PLY file per frame.
@@ -79,12 +80,16 @@ def simulate_object_command(
     )  # fmt: skip
     with Clock(quiet=json) as clock:
         clock.say("loading")
-        fitted, weights = _object(source, unit, up)
+        fitted, model = _object(source, unit, up, weights)
         clock.lap("load")
         clock.say("simulating")
-        names = ("source", "push", "pin", "seconds", "step", "start", "speed", "gravity", "damping", "ground", "friction", "free", "anyway", "unit", "up")  # fmt: skip
-        about = provenance("objects simulate", {**locals(), "source": str(source)}, names)
-        motion = simulate_object(fitted, wish, about={**about, "version": __version__, "model": weights})
+        names = ("source", "push", "pin", "seconds", "step", "start", "speed", "gravity", "damping", "ground", "friction", "free", "anyway", "weights", "unit", "up")  # fmt: skip
+        about = provenance(
+            "objects simulate",
+            {**locals(), "source": str(source), "weights": None if weights is None else str(weights)},
+            names,
+        )
+        motion = simulate_object(fitted, wish, about={**about, "version": __version__, "model": model})
         clock.lap("simulate")
         clock.say("writing")
         save_motion(motion, out, meshes=meshes, video=video, overwrite=overwrite)
@@ -97,12 +102,14 @@ def simulate_object_command(
         raise SystemExit(1)
 
 
-def _object(source: Path, unit: str, up: str) -> tuple[Fitted, str | None]:
-    """And the weights that foretold it, if they did."""
+def _object(source: Path, unit: str, up: str, weights: Path | None) -> tuple[Fitted, str | None]:
+    """And the name of the weights that foretold it, if they did."""
     from kinema4d.objects.meshes import SUFFIXES, read_mesh
     from kinema4d.objects.store import load_fitted
 
     if source.is_dir():
+        if weights is not None:
+            raise ValueError(f"--weights foretell meshes; {source} is a fitted object, which needs none")
         if unit != "m" or up != "z":
             raise ValueError(f"--unit and --up are for mesh files; {source} is in metres and z up")
         return load_fitted(source), None
@@ -110,26 +117,22 @@ def _object(source: Path, unit: str, up: str) -> tuple[Fitted, str | None]:
         why = "is no mesh that is read" if source.exists() else "does not exist"
         raise ValueError(f"{source} {why}: give a mesh ({' '.join(SUFFIXES)}) or a folder that 'kinema4d objects fit' wrote")  # fmt: skip
     mesh = read_mesh(source, unit=unit, up=up)
-    none = "there is no amortised model in this version: fit one with `kinema4d objects fit`"
-    if find_spec("kinema4d.objects.amortised") is None:
-        raise ValueError(none)
-    from kinema4d.objects.amortised import kinematics, shipped  # pyright: ignore[reportMissingImports]
+    from kinema4d.objects.amortised import kinematics, shipped
 
-    weights = shipped()
-    if weights is None:
-        raise ValueError(none)
-    return kinematics(mesh, weights), weights.name
+    file = weights or shipped()
+    if file is None:
+        raise ValueError("this installation has no weights that foretell meshes: give --weights, or fit it with `kinema4d objects fit`")  # fmt: skip
+    return kinematics(mesh, file), file.name
 
 
 def _report(motion: ObjectMotion, out: Path, clock: Clock, json: bool) -> None:
-    from kinema4d.simulate.objects import drift
-
+    drift, lost = float(motion.about["energy_drift"]), [f for f in motion.flags if "came to the end" in f]
     gained, done = float(motion.energy[-1] - motion.energy[0]), float(motion.work[-1])
     files = sorted(f.name + "/" * f.is_dir() for f in out.iterdir())
     if json:
         told: dict[str, Any] = {
             "out": str(out), "frames": len(motion), "stopped": motion.stopped, "flags": list(motion.flags), "energy_gained": gained,
-            "work": done, "energy_drift": drift(motion), "penetration": float(motion.penetration.max()), "files": files,
+            "work": done, "energy_drift": drift, "penetration": float(motion.penetration.max()), "files": files,
             "q": motion.q[-1].tolist(), "seconds": {k: round(v, 3) for k, v in clock.seconds.items()},
         }  # fmt: skip
         print(json_module.dumps(told))
@@ -139,7 +142,7 @@ def _report(motion: ObjectMotion, out: Path, clock: Clock, json: bool) -> None:
 
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("motion", f"{len(motion)} frames of {len(motion.rest)} vertices, {motion.seconds[-1]:g} s, {motion.q.shape[1]} coordinates")  # fmt: skip
-    table.add_row("energy", f"{gained:+.3g} J; pushes did {done:+.3g} J; unexplained at most {100 * drift(motion):.2g} % of what went to and fro")  # fmt: skip
+    table.add_row("energy", f"{gained:+.3g} J; pushes did {done:+.3g} J; drift {100 * drift:.2g} %{' until its range ended' * bool(lost)}")  # fmt: skip
     table.add_row("penetration", f"{1000 * motion.penetration.max():.3g} mm at most")
     table.add_row("files", f"{out}: {', '.join(files)}")
     table.add_row("time", ", ".join(f"{k} {v:.2f} s" for k, v in clock.seconds.items()))

@@ -83,7 +83,8 @@ def _raw(path: Path, unit: str, up: str) -> _Raw:
             if not isinstance(piece, trimesh.Trimesh) or not len(piece.faces):
                 continue
             T = np.asarray(T, np.float64)
-            own = np.asarray(piece.vertices, np.float64) @ T[:3, :3].T + T[:3, 3]
+            with np.errstate(invalid="ignore"):  # what is no number is refused later, by name
+                own = np.asarray(piece.vertices, np.float64) @ T[:3, :3].T + T[:3, 3]
             side = -1 if np.linalg.det(T[:3, :3]) < 0 else 1  # a mirror turns triangles over
             vertices.append(own)
             faces.append(np.asarray(piece.faces, np.int64)[:, ::side] + count)
@@ -165,7 +166,7 @@ def _arrays(file: Path) -> dict[str, np.ndarray]:
 # ---------------------------------------------------------------------- seams
 
 
-def _sewn(raw: _Raw, poses: Float64[np.ndarray, "t v 3"]) -> tuple[Mesh, Float64[np.ndarray, "t v 3"]]:
+def _sewn(raw: _Raw, poses: Float64[np.ndarray, "t v 3"]) -> tuple[Mesh, Float64[np.ndarray, "t w 3"]]:
     """Vertices that are in the same place in all poses are one, within a part of the file; those of surfaces that are closed already are
     left alone. Vertices without triangles go."""
     if not np.isfinite(poses).all():
@@ -173,7 +174,9 @@ def _sewn(raw: _Raw, poses: Float64[np.ndarray, "t v 3"]) -> tuple[Mesh, Float64
         raise ValueError(f"the mesh has {bad} vertices that are no numbers (NaN or infinite)")
     count = len(raw.vertices)
     label = parts(Mesh(vertices=raw.vertices, faces=raw.faces))
-    grid = np.round(poses / max(SAME * float(np.linalg.norm(np.ptp(raw.vertices, axis=0))), 1e-300))
+    grid = (
+        np.round(poses / max(SAME * float(np.linalg.norm(np.ptp(raw.vertices, axis=0))), 1e-300)) + 0.0
+    )  # no minus zero
     key = np.concatenate([raw.part[:, None], np.where(_closed(raw.faces, label)[label], np.arange(count), -1)[:, None]], 1)  # fmt: skip
     _, first, same = np.unique(np.concatenate([key, grid.swapaxes(0, 1).reshape(count, -1)], 1), axis=0, return_index=True, return_inverse=True)  # fmt: skip
     faces = first[same.ravel()][raw.faces]

@@ -73,8 +73,9 @@ def load_fitted(folder: str | Path) -> Fitted:
         raise ValueError(f"{folder / 'meta.json'}: 'freedom' must hold count, errors, ratios and why: {error}; {_AGAIN}") from None  # fmt: skip
     v, k, n = len(a["vertices"]), a["twists"].shape[1], len(a["mass"])
     fits = a["vertices"].shape == (v, 3) and a["faces"].shape[1:] == (3,) and a["piece"].shape == (v,)
-    fits = fits and a["twists"].shape[2] == 6 and a["reach"].shape == (k, 2) and len(a["rows_indptr"]) == n + 1
-    if not (fits and 0 <= a["piece"].min() and a["piece"].max() < len(a["twists"])):
+    fits = fits and a["twists"].shape[2] == 6 and a["reach"].shape == (k, 2) and a["errors"].shape == (k,)
+    fits = fits and len(a["rows_indptr"]) == n + 1
+    if not (fits and a["piece"].min() >= 0 and a["piece"].max() < len(a["twists"])):
         raise ValueError(f"{file} has arrays that do not fit together: { {m: list(x.shape) for m, x in a.items()} }; {_AGAIN}")  # fmt: skip
     mesh = Mesh(vertices=a["vertices"], faces=a["faces"])
     checked(mesh, str(file))

@@ -1,4 +1,4 @@
-"""Jointed objects, drawn by chance: doors, drawers, laptops, scissors, lamps, faucets, chains. MuJoCo moves them, a mesh shows them.
+"""Jointed objects, drawn by chance: doors, drawers, lamps, wheels, ... MuJoCo moves them, a mesh shows them. Where their joints are can be seen.
 
 Each is a tree of solid parts on hinges and slides that stands on something fixed. The mesh is that of the parts, vertex by vertex, so that
 every pose has the same topology.
@@ -6,6 +6,7 @@ every pose has the same topology.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,10 +132,13 @@ def _moved(part: Part, q: Float64[np.ndarray, " b"]) -> Float64[np.ndarray, "b 4
     return T
 
 
-def swing(thing: Jointed, q: np.ndarray, speed: np.ndarray, *, seconds: float, every: float = 0.01) -> Float64[np.ndarray, "t j"]:  # fmt: skip
-    """Joint positions while it moves freely under gravity, by MuJoCo."""
+def swing(
+    thing: Jointed, q: np.ndarray, speed: np.ndarray, *, seconds: float, every: float = 0.01, gravity: Vector = (0.0, 0.0, -9.81)
+) -> Float64[np.ndarray, "t j"]:  # fmt: skip
+    """Joint positions while it moves freely under gravity (m/s^2), by MuJoCo."""
     mujoco = mujoco_module()
     model = mujoco.MjModel.from_xml_string(thing.xml())
+    model.opt.gravity[:] = gravity
     data = mujoco.MjData(model)
     data.qpos[:], data.qvel[:] = q, speed
     out = [data.qpos.copy()]
@@ -150,30 +154,28 @@ def swing(thing: Jointed, q: np.ndarray, speed: np.ndarray, *, seconds: float, e
 
 
 def door(rng: np.random.Generator) -> Jointed:
-    """A leaf in a frame, with a handle; hung askew, so that gravity moves it."""
+    """A leaf in a frame, with a handle."""
     w, h, d = rng.uniform(0.3, 0.5), rng.uniform(0.5, 0.9), rng.uniform(0.015, 0.03)
     post = 0.03
-    lean = rng.uniform(0.15, 0.4)
     frame = Part(solids=(("box", (post, post, h / 2 + post), (-post, 0, h / 2)), ("box", (post, post, h / 2 + post), (w + post + 0.01, 0, h / 2)), ("box", (w / 2, post, post), (w / 2, 0, h + post))))  # fmt: skip
     grip = rng.uniform(0.03, 0.06)
     leaf = Part(
-        on=0, joint="hinge", axis=(lean, 0, 1), at=(0.005, 0, 0), limits=(-1.6, 1.6),
+        on=0, joint="hinge", axis=(0, 0, 1), at=(0.005, 0, 0), limits=(-1.6, 1.6),
         solids=(("box", (w / 2, d / 2, h / 2 - 0.01), (w / 2, 0, h / 2)), ("rod", (0.01, grip, 0), (0.85 * w, -d, h / 2))),
     )  # fmt: skip
     return Jointed(name="door", parts=(frame, leaf))
 
 
 def drawers(rng: np.random.Generator) -> Jointed:
-    """A chest of one to three drawers on slanted runners."""
+    """A chest of one to three drawers."""
     w, d, h, many = rng.uniform(0.3, 0.5), rng.uniform(0.3, 0.4), rng.uniform(0.12, 0.2), int(rng.integers(1, 4))
     t = 0.012
     walls = [("box", (t, d / 2, many * h / 2 + t), (side * (w / 2 + t), 0.0, many * h / 2)) for side in (-1, 1)]
     walls.append(("box", (w / 2, t, many * h / 2), (0, d / 2, many * h / 2)))
     out = [Part(solids=tuple(walls))]
     for i in range(many):
-        slant = rng.uniform(-0.15, 0.15)
         tray = (("box", (w / 2 - 0.01, d / 2 - 0.02, t / 2), (0, 0, t)), ("box", (w / 2 - 0.005, t / 2, h / 2 - 0.01), (0, -d / 2, h / 2)), ("rod", (0.008, 0.02, 0), (0, -d / 2 - 0.02, h / 2)))  # fmt: skip
-        out.append(Part(solids=tray, on=0, joint="slide", axis=(0, -1, slant), at=(0, 0, i * h), limits=(0, 0.8 * d)))
+        out.append(Part(solids=tray, on=0, joint="slide", axis=(0, -1, 0), at=(0, 0, i * h), limits=(0, 0.8 * d)))
     return Jointed(name="drawers", parts=tuple(out))
 
 
@@ -198,14 +200,16 @@ def scissors(rng: np.random.Generator) -> Jointed:
 
 
 def lamp(rng: np.random.Generator) -> Jointed:
-    """A foot, two or three arms and a head, all hinges about one axis."""
+    """A foot, flat arms and a head, all on hinges through the flat sides."""
     many, w = int(rng.integers(2, 4)), rng.uniform(0.01, 0.018)
-    parts = [Part(solids=(("rod", (0.08, 0.01, 0), (0, 0, 0.01)), ("box", (w, w, 0.05), (0, 0, 0.06))))]
+    parts = [Part(solids=(("rod", (0.08, 0.01, 0), (0, 0, 0.01)), ("box", (w, w / 3, 0.05), (0, 0, 0.06))))]
     height = 0.11
     for i in range(many):
         last = i == many - 1
         long = rng.uniform(0.06, 0.1) if last else rng.uniform(0.15, 0.3)
-        solid = ("rod", (0.04, long / 2, 0), (0, 0, long / 2)) if last else ("box", (w, w, long / 2), (0, 0, long / 2))
+        solid = (
+            ("box", (0.04, w, long / 2), (0, 0, long / 2)) if last else ("box", (w, w / 3, long / 2), (0, 0, long / 2))
+        )
         limits = (-1.0, 1.0) if i == 0 else (-1.3, 1.3)
         parts.append(Part(solids=(solid,), on=i, joint="hinge", axis=(0, 1, 0), at=(0, 0, height), limits=limits))
         height = long
@@ -213,7 +217,7 @@ def lamp(rng: np.random.Generator) -> Jointed:
 
 
 def faucet(rng: np.random.Generator) -> Jointed:
-    """A spout with one or two handles that hang askew."""
+    """A spout with one or two handles on posts."""
     many, r = int(rng.integers(1, 3)), rng.uniform(0.015, 0.025)
     tall, out = rng.uniform(0.15, 0.25), rng.uniform(0.1, 0.18)
     body = (("rod", (r, tall / 2, 0), (0, 0, tall / 2)), ("box", (r * 0.8, out / 2, r * 0.8), (0, -out / 2, tall)), ("box", (0.12, 0.02, 0.01), (0, 0, 0.01)))  # fmt: skip
@@ -222,29 +226,113 @@ def faucet(rng: np.random.Generator) -> Jointed:
         side = (1, -1)[i] if many == 2 else 1
         long = rng.uniform(0.05, 0.09)
         handle = (("box", (long / 2, 0.008, 0.006), (side * long / 2, 0, 0.02)), ("rod", (0.012, 0.02, 0), (0, 0, 0.01)))  # fmt: skip
-        lean = float(rng.uniform(0.3, 0.8))
         parts.append(
-            Part(solids=handle, on=0, joint="hinge", axis=(0.0, lean, 1.0), at=(side * 0.09, 0, 0.03), limits=(-1.2, 1.2))
+            Part(solids=handle, on=0, joint="hinge", axis=(0.0, 0.0, 1.0), at=(side * 0.09, 0, 0.03), limits=(-1.2, 1.2))
         )  # fmt: skip
     return Jointed(name="faucet", parts=tuple(parts))
 
 
 def chain(rng: np.random.Generator) -> Jointed:
-    """Two or three links that hang from a hook."""
+    """Two or three flat links that hang from a hook and turn about the flat sides."""
     many, w = int(rng.integers(2, 4)), rng.uniform(0.02, 0.04)
     parts = [Part(solids=(("box", (0.05, 0.05, 0.01), (0, 0, 0.01)),))]
     down = 0.0
     for i in range(many):
         long = rng.uniform(0.15, 0.35)
         parts.append(
-            Part(solids=(("box", (w / 2, w / 2, long / 2), (0, 0, -long / 2)),), on=i, joint="hinge", axis=(0, 1, 0), at=(0, 0, down), limits=(-1.4, 1.4))
+            Part(solids=(("box", (w / 2, w / 6, long / 2), (0, 0, -long / 2)),), on=i, joint="hinge", axis=(0, 1, 0), at=(0, 0, down), limits=(-1.4, 1.4))
         )  # fmt: skip
         down = -long
     return Jointed(name="chain", parts=tuple(parts))
 
 
+def cabinet(rng: np.random.Generator) -> Jointed:
+    """A box with two leaves that open to both sides."""
+    w, d, h, t = rng.uniform(0.25, 0.4), rng.uniform(0.12, 0.25), rng.uniform(0.3, 0.6), 0.01
+    walls = [("box", (t, d / 2, h / 2), (side * w, 0.0, h / 2)) for side in (-1, 1)]
+    walls += [("box", (w, d / 2, t), (0, 0, z)) for z in (0.0, h)] + [("box", (w, t, h / 2), (0, d / 2, h / 2))]
+    parts = [Part(solids=tuple(walls))]
+    for side in (-1, 1):
+        leaf = (("box", (w / 2 - 0.005, t, h / 2 - 0.01), (-side * w / 2, 0, h / 2)), ("rod", (0.01, 0.05, 0), (-side * 0.85 * w, -0.025, h / 2)))  # fmt: skip
+        limits = (-1.6, 0.0) if side < 0 else (0.0, 1.6)
+        parts.append(Part(solids=leaf, on=0, joint="hinge", at=(side * w, -d / 2 - 0.015, 0), limits=limits))
+    return Jointed(name="cabinet", parts=tuple(parts))
+
+
+def chest(rng: np.random.Generator) -> Jointed:
+    """An open box with a lid on its back edge."""
+    w, d, h, t = rng.uniform(0.12, 0.3), rng.uniform(0.1, 0.2), rng.uniform(0.08, 0.2), 0.008
+    walls = [("box", (w, d, t), (0.0, 0.0, 0.0))]
+    walls += [("box", (t, d, h / 2), (side * w, 0.0, h / 2)) for side in (-1, 1)]
+    walls += [("box", (w, t, h / 2), (0.0, side * d, h / 2)) for side in (-1, 1)]
+    lid = (("box", (w, d, t), (0, -d, t)), ("box", (0.03, 0.01, 0.01), (0, -2 * d - 0.01, t)))
+    parts = (Part(solids=tuple(walls)), Part(solids=lid, on=0, joint="hinge", axis=(-1, 0, 0), at=(0, d, h), limits=(0.0, 1.9)))  # fmt: skip
+    return Jointed(name="chest", parts=parts)
+
+
+def window(rng: np.random.Generator) -> Jointed:
+    """A frame with one or two sashes that slide up or aside."""
+    w, h, t, many = rng.uniform(0.3, 0.5), rng.uniform(0.4, 0.7), 0.02, int(rng.integers(1, 3))
+    frame = [("box", (t, t, h / 2 + t), (side * w / 2, 0.0, h / 2)) for side in (-1, 1)]
+    frame += [("box", (w / 2, t, t), (0.0, 0.0, z)) for z in (0.0, h)]
+    up = bool(rng.random() < 0.5)
+    parts = [Part(solids=tuple(frame))]
+    for i in range(many):
+        half = (w / 2 - t, 0.006, h / 4) if up else (w / 4, 0.006, h / 2 - t)
+        at = (0.0, 0.015 * i, h / 4 + 0.5 * i * h) if up else (-w / 4 + 0.5 * i * w, 0.015 * i, h / 2)
+        way, far = ((0, 0, 1), h / 2) if up else ((1, 0, 0), w / 2)
+        limits = (-0.9 * far, 0.0) if i else (0.0, 0.9 * far)
+        sash = (("box", half, (0, 0, 0)), ("box", (0.03, 0.012, 0.006) if up else (0.006, 0.012, 0.03), (0, -0.015, 0)))
+        parts.append(Part(solids=sash, on=0, joint="slide", axis=way, at=at, limits=limits))
+    return Jointed(name="window", parts=tuple(parts))
+
+
+def lever(rng: np.random.Generator) -> Jointed:
+    """A flat arm with a knob, on a post, that tilts about the post's flat side."""
+    tall, long, w = rng.uniform(0.1, 0.25), rng.uniform(0.12, 0.3), rng.uniform(0.012, 0.02)
+    post = (("box", (0.07, 0.05, 0.01), (0, 0, 0)), ("box", (w, w / 3, tall / 2), (0, 0, tall / 2)))
+    arm = (("box", (w, w / 3, long / 2), (0, -0.8 * w, long / 2)), ("box", (1.6 * w, w, 1.6 * w), (0, -0.8 * w, long)))
+    limits = (-1.0, 1.0)
+    return Jointed(name="lever", parts=(Part(solids=post), Part(solids=arm, on=0, joint="hinge", axis=(0, 1, 0), at=(0, 0, tall), limits=limits)))  # fmt: skip
+
+
+def dial(rng: np.random.Generator) -> Jointed:
+    """A panel with one to three knobs, each with a pointer."""
+    many, r = int(rng.integers(1, 4)), rng.uniform(0.02, 0.04)
+    wide = 3 * r * many
+    parts = [Part(solids=(("box", (wide / 2 + r, 2 * r, 0.01), (0, 0, 0)),))]
+    for i in range(many):
+        knob = (("rod", (r, 0.012, 0), (0, 0, 0.012)), ("box", (r * 0.9, 0.004, 0.008), (r * 0.4, 0, 0.032)))
+        at = (3 * r * (i - (many - 1) / 2), 0.0, 0.01)
+        parts.append(Part(solids=knob, on=0, joint="hinge", at=at, limits=(-1.5, 1.5)))
+    return Jointed(name="dial", parts=tuple(parts))
+
+
+def wheel(rng: np.random.Generator) -> Jointed:
+    """Two to four paddles and a hub between two posts: a mill."""
+    long, w, arms = rng.uniform(0.08, 0.2), rng.uniform(0.03, 0.08), int(rng.integers(2, 5))
+    up = 1.4 * long
+    posts = [("box", (0.015, 0.01, up / 2 + 0.01), (0.0, side * (w + 0.02), up / 2)) for side in (-1, 1)]
+    posts.append(("box", (0.05, w + 0.03, 0.01), (0, 0, 0)))
+    solids: list[tuple[str, Vector, Vector]] = [("box", (0.012, w, 0.012), (0, 0, 0))]
+    for way in ((0, 0, 1), (0, 0, -1), (1, 0, 0), (-1, 0, 0))[:arms]:
+        half = (0.006, 0.8 * w, long / 2) if way[2] else (long / 2, 0.8 * w, 0.006)
+        solids.append(("box", half, (way[0] * long / 2, 0.0, way[2] * long / 2)))
+    turning = Part(solids=tuple(solids), on=0, joint="hinge", axis=(0, 1, 0), at=(0, 0, up), limits=(-1.5, 1.5))
+    return Jointed(name="wheel", parts=(Part(solids=tuple(posts)), turning))
+
+
+def gate(rng: np.random.Generator) -> Jointed:
+    """A bar with a counterweight that is lifted off its rest."""
+    long, tall = rng.uniform(0.3, 0.6), rng.uniform(0.1, 0.25)
+    stand = (("box", (0.02, 0.015, tall / 2), (0, 0, tall / 2)), ("box", (0.015, 0.015, tall / 2), (long, 0, tall / 2)), ("box", (long / 2 + 0.03, 0.03, 0.008), (long / 2, 0, 0)))  # fmt: skip
+    bar = (("box", (long / 2 + 0.03, 0.01, 0.012), (long / 2 - 0.03, -0.03, 0.012)), ("box", (0.03, 0.02, 0.03), (-0.07, -0.03, 0.012)))  # fmt: skip
+    return Jointed(name="gate", parts=(Part(solids=stand), Part(solids=bar, on=0, joint="hinge", axis=(0, -1, 0), at=(0, 0, tall), limits=(0.0, 1.4))))  # fmt: skip
+
+
 KINDS: dict[str, Callable[[np.random.Generator], Jointed]] = {
     "door": door, "drawers": drawers, "laptop": laptop, "scissors": scissors, "lamp": lamp, "faucet": faucet, "chain": chain,
+    "cabinet": cabinet, "chest": chest, "window": window, "lever": lever, "dial": dial, "wheel": wheel, "gate": gate,
 }  # fmt: skip
 """Every kind by name."""
 
@@ -253,7 +341,7 @@ def draw(kind: str, seed: int) -> Jointed:
     """One of a kind."""
     if kind not in KINDS:
         raise ValueError(f"unknown kind of object {kind!r}; known are {', '.join(KINDS)}")
-    return KINDS[kind](np.random.default_rng([seed, sorted(KINDS).index(kind)]))
+    return KINDS[kind](np.random.default_rng([seed, zlib.crc32(kind.encode())]))
 
 
 def some_poses(thing: Jointed, count: int, seed: int = 0) -> Float64[np.ndarray, "t j"]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Float64, Int64
+from jaxtyping import Float64, Int64
 from scipy.sparse import csr_matrix, vstack
 from scipy.spatial import ConvexHull, QhullError
 
@@ -33,6 +34,8 @@ STILL = 1e-3
 """A point that moves by less, of the size, over the whole range of all coordinates stands still."""
 TOUCHING = 300
 """Vertices at most that may touch the floor."""
+LEAP = 0.5
+"""Of a coordinate's range in one step, or beyond its end: more is no motion any more, though a point that turns may seem to stay near."""
 DRIFT = 0.05
 """Energy that came from nowhere, of the largest that went to and fro, which is flagged."""
 MOST = 2 * 10**8
@@ -163,7 +166,7 @@ def simulate_object(fitted: Fitted, wish: Wish | None = None, *, about: Mapping[
     if k:
         moves |= np.linalg.norm(sliders - mesh.vertices.astype(np.float32), axis=-1).max((0, 1)) > STILL * mesh.size
     marks = _Marks(mesh, moves)
-    pushes = [p for push in wish.pushes for p in _scheduled(push, wish, marks.put(push.place, "the push"))]
+    pushes = [p for i in range(len(wish.pushes)) for p in _scheduled(i, wish, marks)]
     pinned = [at for p in wish.pins if (at := marks.put(p, "the pin", moving=True)) is not None]
     touching = np.zeros(0, np.int64) if wish.ground is None else _lowest(fitted, moves)
     body, first = _marked(fitted, marks, touching, reach, free=wish.free)
@@ -177,6 +180,7 @@ def simulate_object(fitted: Fitted, wish: Wish | None = None, *, about: Mapping[
     begin = at_rest(body, torch.from_numpy(start)[None])
     velocity = torch.from_numpy(np.concatenate([np.zeros(body.unknowns - k), speed]))[None]
     run = simulate(body, begin, conditions, seconds=wish.seconds, step=wish.step, velocity=velocity)
+    _cut(run, reach)
     if not len(run):
         _only_start(run, body, begin, velocity, conditions)
     q, place, turn = (np.stack([getattr(s, n)[0].numpy() for s in run.states]) for n in ("q", "place", "turn"))
@@ -196,15 +200,12 @@ def simulate_object(fitted: Fitted, wish: Wish | None = None, *, about: Mapping[
         rest=mesh.vertices.astype(np.float32), rest_q=np.zeros(k), reach=reach, sliders=sliders.astype(np.float32),
         stopped=run.stopped, about={**(about or {}), "wish": _plain(wish)},
     )  # fmt: skip
-    return replace(motion, flags=(*flags, *marks.flags, *_ended(motion, reach, wish)))
+    least = 1e-6 * float(fitted.weighed.mass.sum()) * mesh.size  # joule: of a fall by a ten-millionth of the size
+    wrong, strange = _books(motion, reach, wish, least)
+    return replace(motion, flags=(*flags, *marks.flags, *strange), about={**motion.about, "energy_drift": wrong})
 
 
-def drift(motion: ObjectMotion) -> float:
-    """Energy beside what pushes did, its largest change from the start, of the largest that went to and fro."""
-    return float(np.abs(_unpaid(motion)).max()) / _exchanged(motion)
-
-
-def decoded(fitted: Fitted, q: Float64[np.ndarray, "b k"]) -> Float32[np.ndarray, "b v 3"] | Float64[np.ndarray, "b v 3"]:  # fmt: skip
+def decoded(fitted: Fitted, q: Float64[np.ndarray, "b k"]) -> Float64[np.ndarray, "b v 3"]:
     """Vertices for coordinates, in the object's frame, some at a time."""
     many = max(1, 10**6 // len(fitted.mesh.vertices))
     parts = [fitted.vertices(torch.from_numpy(q[i : i + many])).numpy() for i in range(0, len(q), many)]
@@ -251,7 +252,6 @@ class _Marks:
         self.mesh, self.moves = mesh, moves
         self.rows: list[csr_matrix] = []
         self.flags: list[str] = []
-        self.pushes = 0
 
     @property
     def count(self) -> int:
@@ -285,10 +285,11 @@ class _Marks:
         return len(self.rows) - 1
 
 
-def _scheduled(push: PushAt, wish: Wish, mark: int | None) -> list[_Force]:
+def _scheduled(number: int, wish: Wish, marks: _Marks) -> list[_Force]:
     """Over whole frames, with the same impulse. The first frame of a simulation counts half, so a push from the start ends by a half frame."""
+    push, h = wish.pushes[number], wish.step
+    mark = marks.put(push.place, "the push")
     assert mark is not None
-    h, number = wish.step, wish.pushes.index(push)
     last = round(wish.seconds / h) + 1
     a = round(push.begin / h)
     b = last if push.end >= wish.seconds + h else max(round(push.end / h), a + 1)
@@ -317,10 +318,8 @@ def _lowest(fitted: Fitted, moves: np.ndarray) -> Int64[np.ndarray, " n"]:
     whose, count = np.unique(fitted.piece, return_counts=True)
     for piece in whose[count > 3]:
         mine = np.flatnonzero((fitted.piece == piece) & moves)
-        try:
+        with suppress(QhullError):  # it is flat
             mine = mine[ConvexHull(v[mine]).vertices] if len(mine) else mine
-        except QhullError:  # it is flat
-            pass
         out.append(mine)
     out.append(np.flatnonzero(np.isin(fitted.piece, whose[count <= 3]) & moves))
     found = np.sort(np.concatenate(out)).astype(np.int64)
@@ -332,10 +331,26 @@ def _marked(fitted: Fitted, marks: _Marks, touching: np.ndarray, reach: np.ndarr
     mesh, n = fitted.mesh, len(fitted.weighed.mass)
     corner = csr_matrix((np.ones(len(touching)), (np.arange(len(touching)), touching)), shape=(len(touching), len(mesh.vertices)))  # fmt: skip
     rows = csr_matrix(vstack([fitted.weighed.rows, *marks.rows, corner]))
-    light = np.full(rows.shape[0] - n, LIGHT * fitted.weighed.mass.sum() / max(1, rows.shape[0] - n))
+    more = marks.count + len(touching)
+    light = np.full(more, LIGHT * fitted.weighed.mass.sum() / max(1, more))
     weighed = Weighed(rows=rows, mass=np.concatenate([fitted.weighed.mass, light]))
     body = screw_body(mesh, weighed, fitted.piece, fitted.twists)
     return replace(body, free=free, reach=torch.from_numpy(reach)), n
+
+
+def _cut(run: Motion, reach: np.ndarray) -> None:
+    """End it where a coordinate leaps; and one frame before, whose velocity is of the frames around it."""
+    if not len(run) or not len(reach):
+        return
+    q, wide = np.stack([s.q[0].numpy() for s in run.states]), reach[:, 1] - reach[:, 0]
+    far = np.maximum(np.abs(np.diff(q, axis=0, prepend=q[:1])), np.maximum(reach[:, 0] - q, q - reach[:, 1])) / wide
+    if (far <= LEAP).all():
+        return
+    frame = int((far > LEAP).any(axis=1).argmax())
+    which = int(far[frame].argmax()) + 1
+    run.stopped = f"coordinate {which} leapt by {100 * far[frame].max():.3g} % of its range in one step, or out of it, at {frame * run.step:.3f} s"  # fmt: skip
+    for name in ("points", "states", "kinetic", "potential", "momentum", "penetration"):
+        del getattr(run, name)[max(1, frame - 1) :]
 
 
 def _only_start(run: Motion, body: Body, start: State, velocity: torch.Tensor, conditions: Conditions) -> None:
@@ -354,28 +369,23 @@ def _only_start(run: Motion, body: Body, start: State, velocity: torch.Tensor, c
 # ---------------------------------------------------------------------- books
 
 
-def _unpaid(motion: ObjectMotion) -> Float64[np.ndarray, " t"]:
-    return motion.energy - motion.energy[0] - motion.work
-
-
-def _exchanged(motion: ObjectMotion) -> float:
-    return max(float(motion.kinetic.max()), float(np.ptp(motion.potential)), float(np.abs(motion.work).max()), 1e-12)
-
-
-def _ended(motion: ObjectMotion, reach: np.ndarray, wish: Wish) -> list[str]:
-    """What is strange about the motion."""
+def _books(motion: ObjectMotion, reach: np.ndarray, wish: Wish, least: float) -> tuple[float, list[str]]:
+    """Energy that nothing explains, of the largest that went to and fro, until a coordinate came to its end (there a wall takes energy); and
+    what is strange about the motion."""
     out = []
     beyond = (motion.q < reach[:, 0] - 1e-9) | (motion.q > reach[:, 1] + 1e-9)
     for i in np.flatnonzero(beyond.any(axis=0)):
         when = motion.step * int(beyond[:, i].argmax())
         out.append(f"coordinate {i + 1} came to the end of the range that was learned from at {when:.2f} s, and was stopped there")  # fmt: skip
     until = int(beyond.any(axis=1).argmax()) if beyond.any() else len(motion)
-    gain = _unpaid(motion)[: max(until, 1)]
-    loses = wish.damping > 0 or wish.ground is not None or wish.pins
-    wrong = float(gain.max() if loses else np.abs(gain).max()) / _exchanged(motion)
+    until = max(1, until - (until < len(motion)))  # a velocity is of the frames before and after
+    change = (motion.energy - motion.energy[0] - motion.work)[:until]
+    loses = wish.damping > 0 or wish.ground is not None or bool(wish.pins)  # may take energy, not give it
+    scale = max(*(float(np.ptp(v[:until])) for v in (motion.kinetic, motion.potential, motion.work)), float(motion.kinetic[0]), least)  # fmt: skip
+    wrong = float(change.max() if loses else np.abs(change).max()) / scale
     if wrong > DRIFT:
         out.append(f"energy that nothing explains: {100 * wrong:.3g} % of what went to and fro; try a smaller --step")
-    return out
+    return wrong, out
 
 
 def _plain(wish: Wish) -> dict[str, Any]:

@@ -20,6 +20,8 @@ BASE = "base"
 """What all start from: told in every way by turns."""
 OURS = "ours"
 """The paper's own design, which the others are compared with."""
+JUDGED = 6
+"""Clips that a member's log has figures of; the table is made on others, and more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,5 +109,7 @@ def train_members(
     base = run(BASE, replace(config, control="mixed"), base_steps) if base_steps else None
     for name, member in members.items():
         if member.disturb is None:
-            weights[name] = run(name, replace(config, **member.config), steps, start=base, robots=member.robots)
+            weights[name] = run(
+                name, replace(config, **member.config), steps, start=base, robots=member.robots, judged=JUDGED
+            )
     return {name: weights.get(name, weights[OURS]) for name in members}

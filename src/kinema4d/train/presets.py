@@ -187,10 +187,11 @@ def run_direct(
     start: Path | None = None,
     robots: Sequence[str] | None = None,
     groups: int | None = direct.GROUPS,
+    judged: int = 48,
     tell: Callable[[int, dict[str, float]], None] | None = None,
 ) -> DiffusionNet:
     """Train the transformer on the shards of a pack, from nothing or from the weights ``start``, on all robots or only on
-    some; goes on where an earlier run in ``out`` stopped."""
+    some, validated on at most ``judged`` clips; goes on where an earlier run in ``out`` stopped."""
     plan = (
         DIRECT_PLAN
         if steps is None
@@ -205,6 +206,7 @@ def run_direct(
         "preset": PAINT if config.prior else DIRECT, "config": json.loads(json.dumps(asdict(config))), "shards": [p.stem for p in shards],
         "start": None if start is None else start.name, "robots": None if robots is None else list(robots), "groups": groups,
     }  # fmt: skip
+    held_out = held_out[:judged]
     torch.manual_seed(plan.seed)
     net = DiffusionNet(config)
     if start is not None:

@@ -105,13 +105,13 @@ def test_contact_is_how_near_the_robot_has_come_to_what_was_there_first():
     config = replace(TINY, control="pointmap")
     told = known_of([scene], config).reach
     assert told is not None
-    assert told.shape == (1, 3, 2, (H // 2) * (W // 2), 3)
+    assert told.shape == (1, 3, 2, (H // 2) * (W // 2), 4)
     things = np.where(robot.valid[0, ::2, ::2], 0, ever[2]) / 255  # what shows the robot is no thing that it touches
     np.testing.assert_allclose(told[0, 1, 1, :, 1].numpy().reshape(H // 2, W // 2), things, atol=1e-6)
     assert known_of([scene], replace(config, contact=False)).reach is None
     own = touches(told, config)
-    assert own.shape == (1, 3 * 2 * 3, 3 * TINY.pixels // 4)
-    pixel = joined(touched_pixels(own, known_of([scene], config).mask, config).chunk(2, 1)[0], config, 3)[0]
+    assert own.shape == (1, 3 * 2 * 3, 4 * TINY.pixels // 4)
+    pixel = joined(touched_pixels(own, known_of([scene], config).mask, config).chunk(2, 1)[0], config, 4)[0]
     np.testing.assert_allclose(pixel[2, ::2, ::2, 1].numpy(), things, atol=1e-6)
 
 
@@ -133,8 +133,18 @@ def test_what_the_hand_would_carry_moves_with_it_until_the_fingers_open(side: in
     assert not away[:, 3, 5, 1:3].any()
     np.testing.assert_allclose(away[:, 3, 5, 3:], away[:, 3, 5, :3], atol=1e-6)  # it goes straight on
     assert not away[:, 2, 2].any()  # nobody touched that
-    assert told[3, 3, 7].tolist() == [0, 0, 200]
-    assert told[3, 3, 5].tolist() == [0, 200, 0]
+    assert told[3, 3, 7].tolist() == [0, 0, 200, 0]
+    assert told[3, 3, 5].tolist() == [0, 200, 0, 0]
+    closing = actions.copy()
+    closing[0, 9] = 0.9
+    closing[1:, 9] = (
+        0.75  # decimetres: 1.5 cm nearer to each other, as on a thing that is nearly as wide as the hand opens
+    )
+    held, told = carry_of(closing, reach, wall, nobody)
+    np.testing.assert_allclose(held, away)
+    assert set(told[1:, 3, 5, 3].tolist()) <= {127, 128}
+    assert not told[0, 3, 5, 3]
+    assert not told[:, 2, 2, 3].any()
     open_again = actions.copy()
     open_again[3:, 9] = 0.4
     left, _ = carry_of(open_again, reach, wall, nobody)

@@ -15,6 +15,8 @@ from kinema4d.world.small.diffusion_config import STRIDE
 
 OPENS = 0.1
 """Fingers that are so much further apart than they were let go, in the unit of actions (decimetres)."""
+CLOSED, BEFORE = 0.3, 8
+"""Fingers that have come so much nearer to each other (decimetres) since so many frames before they were nearest to a place hold it; halfway, they may."""
 PUSHED_M, ASIDE = 0.01, 0.5
 """A hand that has pushed further than this (metres) and then turns aside (cosine) leaves what it pushed."""
 TOUCH_M, FAR_M = 0.03, 0.15
@@ -40,9 +42,10 @@ def carry_of(
     reach: UInt8[np.ndarray, "t r c 2"],
     environment: Pointmap,
     robot: Bool[np.ndarray, "h w"],
-) -> tuple[Float32[np.ndarray, "t r c 6"], UInt8[np.ndarray, "t r c 3"]]:
+) -> tuple[Float32[np.ndarray, "t r c 6"], UInt8[np.ndarray, "t r c 4"]]:
     """How far (metres) each place of the first frame would be carried had it moved with the hand since the robot was nearest
-    to it, until the fingers open again; how far it would be pushed had it moved with the hand until that turned aside; and ``reach`` with what would thus be carried to each place beside it.
+    to it, until the fingers open again; how far it would be pushed had it moved with the hand until that turned aside; and ``reach`` with what would thus be
+    carried to each place beside it, and whether the fingers closed on it: on what they only push they do not.
     What shows the ``robot`` in the first frame is no thing that it touches."""
     reach = np.where(robot[::STRIDE, ::STRIDE, None], 0, reach).astype(np.uint8)
     rows, columns = reach.shape[1:3]
@@ -55,13 +58,17 @@ def carry_of(
     pushes = _pushes(p)
     least = np.full(len(places), np.inf)
     away = np.zeros((len(reach), len(places), 6), np.float32)
-    brought = np.zeros((len(reach), rows * columns), np.uint8)
+    brought, gripped = np.zeros((2, len(reach), rows * columns), np.uint8)
+    wide = np.array([actions[max(0, t - BEFORE) : t + 1, 9].max() for t in range(len(reach))])
+    close = np.array([actions[t : t + BEFORE + 1, 9].min() for t in range(len(reach))])
     for t in range(len(reach)):
         again = (near[t] >= touched[t]) & (near[t] > 0)
         since = np.where(again, t, since)
         least = np.where(again, actions[t, 9], np.minimum(least, actions[t, 9]))
         held = again | ((until == t - 1) & (actions[t, 9] - least < OPENS))
         until = np.where(held, t, until)
+        closing = (wide[since] - np.minimum(close[since], least)) / CLOSED
+        gripped[t] = np.where(touched[t] > 0, 255 * closing.clip(0, 1), 0).round()
         own = np.einsum("kji,kj->ki", R[since], places - p[since])
         now, left = (np.einsum("kij,kj->ki", R[end], own) + p[end] for end in (until, pushes[since, t]))
         away[t] = np.where((touched[t] > 0)[:, None], np.concatenate([now - places, left - places], axis=1), 0)
@@ -70,7 +77,8 @@ def carry_of(
         inside = (at >= 0).all(axis=1) & (at < (rows, columns)).all(axis=1) & (touched[t] > 0)
         np.maximum.at(brought[t], at[inside, 0] * columns + at[inside, 1], touched[t][inside])
     shape = (len(reach), rows, columns)
-    return away.reshape(*shape, 6), np.concatenate([reach, brought.reshape(*shape, 1)], axis=-1)
+    more = np.stack([brought, gripped], axis=-1).reshape(*shape, 2)
+    return away.reshape(*shape, 6), np.concatenate([reach, more], axis=-1)
 
 
 def _pushes(p: Float[np.ndarray, "t 3"]) -> Int[np.ndarray, "t t"]:

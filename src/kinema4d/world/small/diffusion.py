@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kinema4d.world.small.diffusion_config import STRIDE, DiffusionConfig
+from kinema4d.world.small.diffusion_config import STRIDE, TELLS, DiffusionConfig
 from kinema4d.world.small.hints import Hints
 from kinema4d.world.small.moves import Moves, drawn
 from kinema4d.world.small.pixels import PixelHead, touched_pixels, touches
@@ -129,7 +129,7 @@ class DiffusionNet(nn.Module):
         self.norm, self.out = nn.LayerNorm(c), nn.Linear(c, 3 * pixels * s)
         self.pixels = PixelHead(config) if config.detail else None
         self.moves = Moves(config) if config.moving else None
-        self.touch = nn.Linear(3 * pixels // STRIDE**2, c) if config.touches else None
+        self.touch = nn.Linear(len(TELLS) * pixels // STRIDE**2, c) if config.touches else None
         for layer in (self.robot, self.out, *([self.touch] if self.touch else [])):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)

@@ -13,6 +13,8 @@ TOLD = ("pointmap", "pointmap+rgb", "depth", "mixed")
 """Those that tell of the robot's geometry."""
 STRIDE = 2
 """Pixels between the places of the first frame that may be touched."""
+TELLS = ("near", "touched", "brought", "gripped")
+"""What is told of contact, of each place and frame (:mod:`.contact`)."""
 ACTION = 10
 """Numbers of an action embedding per frame: hand position, the first two columns of its rotation, opening."""
 WORDS, LONGEST = 1024, 16

@@ -28,15 +28,17 @@ WIDTHS = (24, 32, 48, 96)
 START = (0.0, 0.0, 0.0, 1.0, 1.0, -1.0, -4.0)
 """To begin with: no way of its own; most of the hand's, as what is carried and as what is pushed alike; and odds that a pixel has gone (logarithm): most
 stay."""
+GRIPPED = 6.0
+"""So much better are the odds that what the fingers closed on is carried, than pushed, to begin with; and the other way round for what they did not."""
 TOUCHED = 8.0
 """So much better are the odds of what was touched and would have been carried, to begin with."""
 LEAST = 0.02
 """What has less probably gone is not drawn."""
 NEAR = 0.02
 """What would be carried so far, in the model's unit, would surely have gone."""
-INPUTS = 22
+INPUTS = 23
 """Numbers known of a pixel at a frame: colour, point and whether that is known, robot at first and now, the robot's points now, contact (two), how far
-the hand would have carried and pushed it, whether it was touched and would have gone; and the time."""
+the hand would have carried and pushed it, whether it was touched and would have gone, and whether the fingers closed on it; and the time."""
 LENGTH = 49
 """Frames of a clip: the unit of time."""
 
@@ -72,7 +74,7 @@ class Moves(nn.Module):
         with torch.no_grad():
             assert self.leave.bias is not None
             self.leave.bias.copy_(torch.tensor(START))
-        self.lean = nn.Parameter(torch.tensor(TOUCHED))
+        self.lean, self.grip = nn.Parameter(torch.tensor(TOUCHED)), nn.Parameter(torch.tensor(GRIPPED))
 
     def forward(self, known: Known) -> Moved:
         """Of all frames of what is known."""
@@ -86,10 +88,12 @@ class Moves(nn.Module):
         mask, image = of(known.mask, 1), of(known.first, 3)[:, :1, :1]
         own = known.places.transpose(1, 2).unflatten(2, size)
         own = torch.cat([own[:, :3] * own[:, 3:], own[:, 3:]], 1)[:, None, None]
-        carry = points.new_zeros(b, times, p, 9, *size)
+        carry = points.new_zeros(b, times, p, 10, *size)
         if known.carry is not None and known.reach is not None:
             far = (known.carry.unflatten(-1, (2, 3)).norm(dim=-1).amax(-1, keepdim=True) / NEAR).clamp(max=1)
-            carry = torch.cat([known.reach[..., :2], known.carry, known.reach[..., 1:2] * far], -1)[:, 1:]
+            carry = torch.cat(
+                [known.reach[..., :2], known.carry, known.reach[..., 1:2] * far, known.reach[..., 3:]], -1
+            )[:, 1:]
             carry = carry.transpose(-1, -2).unflatten(-1, (size[0] // STRIDE, size[1] // STRIDE))
             carry = carry.repeat_interleave(STRIDE, -1).repeat_interleave(STRIDE, -2)
         when = (p * (known.when[:, 1:, None] - 1) + 1 + torch.arange(p)) / LENGTH  # b times frames
@@ -97,7 +101,10 @@ class Moves(nn.Module):
         x = torch.cat([e.expand(b, times, p, -1, *size) for e in every], 3).flatten(0, 2)
         out = self._seen(x, self.hints(known).repeat_interleave(times * p, 0)).unflatten(0, (b, times, p))
         gone = out[:, :, :, 6] + self.lean * carry[:, :, :, 8]
-        with_hand = out[:, :, :, 3:6].softmax(3)  # carried, pushed, or neither
+        grip = self.grip * (carry[:, :, :, 9:] - 0.5)
+        with_hand = torch.cat([out[:, :, :, 3:4] + grip, out[:, :, :, 4:5] - grip, out[:, :, :, 5:6]], 3).softmax(
+            3
+        )  # carried, pushed, or neither
         away = (
             out[:, :, :, :3]
             + with_hand[:, :, :, :1] * carry[:, :, :, 2:5]

@@ -27,6 +27,8 @@ SHIFT = 6.0
 """Times of the flow crowd at its start: a patch has hundreds of pixels, and their mean is seen through much noise."""
 
 FAR, GONE, MORE = 3.0, 4.0, 3.0
+LOST = 1.0
+"""What is further off than this, in the model's unit, is no more wrong: things that fell off the table, which nobody can foretell."""
 """How much it counts how far things have gone, and whether, beside the flow; and how much more that they have than that they have not."""
 LEAST_AWAY = 0.01
 """What has gone less far, in the model's unit, has not gone."""
@@ -50,7 +52,7 @@ class Scene:
     """Unit of length, where these frames are some of a longer clip."""
     environment: Pointmap | None = None
     """One frame: the whole scene at the first."""
-    reach: UInt8[np.ndarray, "t _ _ 3"] | None = None
+    reach: UInt8[np.ndarray, "t _ _ 4"] | None = None
     """What :func:`kinema4d.world.small.contact.carry_of` says of contact, where that is known already."""
     carry: Float32[np.ndarray, "t _ _ 6"] | None = None
     """And how far things would be carried and pushed."""
@@ -213,7 +215,7 @@ def grouped(x: np.ndarray, config: DiffusionConfig) -> Tensor:
 
 
 def _contact(scene: Scene, config: DiffusionConfig, scale: Normalisation) -> tuple[Tensor | None, Tensor | None]:
-    """[1,times,frames,k,3] and [1,times,frames,k,6] what is known of contact, in groups of frames."""
+    """[1,times,frames,k,4] and [1,times,frames,k,6] what is known of contact, in groups of frames."""
     if not config.touches:
         return None, None
     reach, carry = scene.reach, scene.carry
@@ -310,7 +312,7 @@ def moved_loss(moved: Moved, away: Tensor) -> Tensor:
     told = away.isfinite().all(-1)
     away = away.nan_to_num()
     gone = (away.norm(dim=-1) > LEAST_AWAY).float()
-    off = (moved.away - away).norm(dim=-1) * gone * told
+    off = (moved.away - away).norm(dim=-1).clamp(max=LOST) * gone * told
     sure = F.binary_cross_entropy_with_logits(moved.gone, gone, reduction="none", pos_weight=torch.tensor(MORE)) * told
     return FAR * off.sum() / (gone * told).sum().clamp(min=50) + GONE * sure.sum() / told.sum().clamp(min=1)
 

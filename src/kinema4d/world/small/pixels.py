@@ -9,22 +9,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from kinema4d.world.small.diffusion_config import STRIDE, DiffusionConfig
+from kinema4d.world.small.diffusion_config import STRIDE, TELLS, DiffusionConfig
 
 
 def touches(reach: Tensor, config: DiffusionConfig) -> Tensor:
-    """[b,times,frames,k,3] of all places to tokens [b,times*places,3*frames*...] of those in their own patches."""
+    """[b,times,frames,k,4] of all places to tokens [b,times*places,4*frames*...] of those in their own patches."""
     (_, h, w), (_, rows, columns) = config.patch, config.grid
-    x = reach.unflatten(3, (rows, h // STRIDE, columns, w // STRIDE))  # b times frames rows h columns w 3
+    x = reach.unflatten(3, (rows, h // STRIDE, columns, w // STRIDE))  # b times frames rows h columns w 4
     return x.permute(0, 1, 3, 5, 7, 2, 4, 6).flatten(4).flatten(1, 3)
 
 
 def touched_pixels(touched: Tensor | None, mask: Tensor, config: DiffusionConfig) -> Tensor:
-    """The same for every pixel of every token: [b,n,3*pixels] beside ``mask`` [b,n,pixels]; zero where it is not known."""
+    """The same for every pixel of every token: [b,n,4*pixels] beside ``mask`` [b,n,pixels]; zero where it is not known."""
     p, h, w = config.patch
     if touched is None:
-        return mask.new_zeros(*mask.shape[:2], 3 * config.pixels)
-    x = touched.unflatten(-1, (3, p, h // STRIDE, w // STRIDE))
+        return mask.new_zeros(*mask.shape[:2], len(TELLS) * config.pixels)
+    x = touched.unflatten(-1, (len(TELLS), p, h // STRIDE, w // STRIDE))
     x = x.repeat_interleave(STRIDE, -1).repeat_interleave(STRIDE, -2).flatten(2)
     return x.repeat(1, mask.shape[1] // x.shape[1], 1)
 
@@ -56,7 +56,7 @@ class PixelHead(nn.Module):
         names += [
             "mask",
             *(["known"] if config.prior else []),
-            *(["near", "touched", "brought"] if config.touches else []),
+            *(TELLS if config.touches else []),
             *(["left", "cover"] if config.moving else []),
         ]
         return names

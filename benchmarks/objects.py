@@ -1,0 +1,229 @@
+"""Learned kinematics of objects beside MuJoCo, and beside PCA, modal analysis, skinning eigenmodes and nothing at all, in one run.
+
+    python benchmarks/objects.py --json
+    python benchmarks/objects.py --fit 20 --data objects4d/ --weights runs/o/objects.safetensors
+
+``exact_drift``: energy drift of decoders that are formulas, h = 10 ms over 3 s. ``fit``: jointed objects of one, two and three degrees of freedom, learned from
+their own poses. ``amortised``: objects of a data set that the model never saw (instances, and whole kinds), from their mesh alone. Errors are mean distances of
+vertices, of the size. Motions start within the joints' limits and are compared for as long as MuJoCo, whose joints here have no ends, stays within them. Gravity is
+one of a few directions and strengths, the strongest for which that is at least 1 s.
+"""
+
+from __future__ import annotations
+
+import json as json_module
+import time
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import tyro
+
+from kinema4d.data.objects4d import Object4D, read_objects
+from kinema4d.objects.amortised import kinematics, shipped
+from kinema4d.objects.body import at_rest
+from kinema4d.objects.exact import beam, pendulum
+from kinema4d.objects.fit import Fitted, fit
+from kinema4d.objects.inverse import reach_points
+from kinema4d.objects.lagrange import Conditions, simulate
+from kinema4d.objects.peers import modal_body, pca_body, skinning_modes_body
+from kinema4d.objects.solid import Mesh, quadrature
+from kinema4d.scenes.jointed import KINDS, Jointed, draw, some_poses, swing
+
+GRAVITIES = [
+    tuple(s * g * a for a in axis) for g in (9.81, 1.0, 0.1) for axis in np.eye(3).tolist() for s in (-1.0, 1.0)
+]
+STEP = 0.01
+
+
+def exact_drift() -> dict[str, float]:
+    out = {}
+    for name, body, q in (
+        ("pendulum", pendulum((0.5,)), [1.2]),
+        ("double pendulum", pendulum((0.45, 0.4)), [0.9, -0.6]),
+        ("beam", beam()[0], [2e-3, 0.0, 0.0]),
+    ):
+        start = at_rest(body, torch.tensor([q], dtype=torch.float64))
+        energy = simulate(body, start, Conditions(), seconds=3, step=STEP).energy[:, 0]
+        swing_of = float(energy.new_tensor(simulate_kinetic(body, start)))
+        out[name] = float((energy - energy[0]).abs().max()) / swing_of
+    return out
+
+
+def simulate_kinetic(body: Any, start: Any) -> float:
+    """The most that ever was kinetic: what a drift is measured by."""
+    return float(torch.stack(simulate(body, start, Conditions(), seconds=3, step=STEP).kinetic).max())
+
+
+def truth_of(thing: Jointed, seconds: float = 3.0) -> tuple[np.ndarray, tuple[float, ...]]:
+    """Joint positions of a motion that stays within the limits for long, and its gravity."""
+    low, high = thing.limits.T
+    best: tuple[np.ndarray, tuple[float, ...]] | None = None
+    rng = np.random.default_rng(3)
+    starts = [low + (high - low) * rng.uniform(0.25, 0.75, thing.freedom) for _ in range(3)]
+    for gravity, start in product(GRAVITIES, starts):
+        q = swing(thing, start, np.zeros(thing.freedom), seconds=seconds, gravity=(gravity[0], gravity[1], gravity[2]))
+        inside = ((q >= low) & (q <= high)).all(axis=1)
+        long = len(q) if inside.all() else int(inside.argmin())
+        moved = float(np.abs(q[:long] - q[0]).max())
+        if moved > 0.02 and (best is None or long > len(best[0])):
+            best = q[:long], gravity
+        if best is not None and len(best[0]) == len(q):
+            break
+    assert best is not None, thing.name
+    return best
+
+
+def motion_errors(thing: Jointed, got: Fitted, mesh: Mesh) -> dict[str, float | None]:
+    q, gravity = truth_of(thing)
+    goals = thing.posed(q)
+    start = got.coordinates(goals[:1])
+    body = got.body()
+    began = time.perf_counter()
+    made = simulate(
+        body,
+        at_rest(body, start),
+        Conditions(gravity=(gravity[0], gravity[1], gravity[2])),
+        seconds=(len(q) - 1) * STEP,
+        step=STEP,
+    )
+    spent = (time.perf_counter() - began) / max(len(made), 1)
+    states = torch.cat([s.q for s in made.states])
+    off = np.linalg.norm(got.vertices(states).numpy() - goals[: len(states)], axis=-1).mean(axis=1) / mesh.size
+    energy = made.energy[:, 0]
+    at = lambda t: float(off[round(t / STEP)]) if len(off) > round(t / STEP) else None  # noqa: E731
+    return {
+        "seconds": (len(q) - 1) * STEP, "error_1s": at(1.0), "error_3s": at(3.0), "last": float(off[-1]), "diverged": float(made.stopped is not None),
+        "energy_drift": float((energy - energy[0]).abs().max()) / max(float(torch.stack(made.kinetic).max()), 1e-12), "ms_per_step": 1000 * spent,
+    }  # fmt: skip
+
+
+def ik(mesh: Mesh, poses: np.ndarray, learned: Fitted, train: np.ndarray) -> dict[str, float]:
+    """Chamfer (of the size) of the nearest pose, all vertices known, at equal numbers of coordinates."""
+    weighed = quadrature(mesh)
+    k = learned.twists.shape[1]
+    own = learned.coordinates(poses)
+    out = {"ours": _chamfer(learned.vertices(own).numpy(), poses, mesh)}
+    made = {"static": np.tile(mesh.vertices, (len(poses), 1, 1))}
+    for name, peer in (
+        ("pca", pca_body(mesh, train, weighed, k)),
+        ("modal", modal_body(mesh, weighed, k)),
+        ("skinning", skinning_modes_body(mesh, weighed, max(1, k))),
+    ):
+        body = peer.body
+        rows = []
+        for pose in poses:
+            targets = torch.from_numpy(weighed.points(pose))
+            q = reach_points(body, targets, free=False, starts=4).q
+            rows.append(peer.vertices(q[None])[0].numpy())
+        made[name] = np.stack(rows)
+    return out | {n: _chamfer(v, poses, mesh) for n, v in made.items()}
+
+
+def _chamfer(made: np.ndarray, truth: np.ndarray, mesh: Mesh) -> float:
+    from scipy.spatial import KDTree
+
+    both = [(KDTree(a).query(b)[0].mean() + KDTree(b).query(a)[0].mean()) / 2 for a, b in zip(made, truth, strict=True)]
+    return float(np.mean(both)) / mesh.size
+
+
+def mean(rows: list[dict[str, Any]], key: str) -> float | None:
+    values = [r[key] for r in rows if r.get(key) is not None]
+    return float(np.mean(values)) if values else None
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    keys = (
+        "reconstruction",
+        "dof_exact",
+        "error_1s",
+        "error_3s",
+        "energy_drift",
+        "diverged",
+        "ms_per_step",
+        "seconds",
+        "last",
+    )
+    out: dict[str, Any] = {"objects": len(rows), **{k: mean(rows, k) for k in keys}}
+    names = sorted({n for r in rows for n in r.get("ik_chamfer", {})})
+    out["ik_chamfer"] = {n: mean([r["ik_chamfer"] for r in rows if "ik_chamfer" in r], n) for n in names}
+    out["with_1s"], out["with_3s"] = (sum(r.get(k) is not None for r in rows) for k in ("error_1s", "error_3s"))
+    return out
+
+
+def fits(count: int) -> list[dict[str, Any]]:
+    rows = []
+    for i in range(count):
+        kind = list(KINDS)[i % len(KINDS)]
+        thing = draw(kind, 50 + i)
+        mesh = Mesh(vertices=thing.posed(np.zeros(thing.freedom)), faces=thing.faces)
+        train, test = thing.posed(some_poses(thing, 96, 1)), thing.posed(some_poses(thing, 6, 2))
+        began = time.perf_counter()
+        got = fit(mesh, train)
+        row: dict[str, Any] = {
+            "object": f"{kind}-{50 + i}", "freedom": thing.freedom, "found": got.freedom.count, "dof_exact": float(got.freedom.count == thing.freedom),
+            "reconstruction": float(np.linalg.norm(got.vertices(got.coordinates(test)).numpy() - test, axis=-1).mean() / mesh.size), "fit_s": time.perf_counter() - began,
+            **motion_errors(thing, got, mesh), "ik_chamfer": ik(mesh, test, got, train),
+        }  # fmt: skip
+        rows.append(row)
+        print(json_module.dumps(row), flush=True)
+    return rows
+
+
+def unseen(every: list[Object4D], weights: Path) -> list[dict[str, Any]]:
+    rows = []
+    for one in every:
+        rest, faces = one.shape()
+        mesh, poses = Mesh(vertices=rest, faces=faces), one.poses().astype(np.float64)
+        kind, seed = one.kind, int(one.id.rsplit("-", 1)[1])
+        row: dict[str, Any] = {"object": one.id, "freedom": one.truth().get("freedom")}
+        try:
+            got = kinematics(mesh, weights)
+        except ValueError as error:
+            rows.append({**row, "refused": str(error)[:90], "dof_exact": 0.0})
+            print(json_module.dumps(rows[-1]), flush=True)
+            continue
+        test = poses[:6]
+        row |= {
+            "found": got.freedom.count, "dof_exact": float(got.freedom.count == row["freedom"]), "apart": got.error,
+            "reconstruction": float(np.linalg.norm(got.vertices(got.coordinates(test)).numpy() - test, axis=-1).mean() / mesh.size),
+            "went": float(np.linalg.norm(rest - test, axis=-1).mean() / mesh.size), "ik_chamfer": ik(mesh, test, got, poses[6:]),
+        }  # fmt: skip
+        thing = draw(kind, seed)
+        if thing.posed(np.zeros(thing.freedom)).shape == rest.shape and np.allclose(
+            thing.posed(np.zeros(thing.freedom)), rest, atol=1e-6
+        ):
+            row |= motion_errors(thing, got, mesh)
+        rows.append(row)
+        print(json_module.dumps(row), flush=True)
+    return rows
+
+
+def main(
+    fit_objects: int = 14, data: Path | None = None, weights: Path | None = None, unseen_objects: int = 40, threads: int = 2, json: bool = False
+) -> None:  # fmt: skip
+    """Measure.
+
+    Args:
+        fit_objects: How many are fitted.
+        data: Data set for the amortised model; without, only fits are measured.
+        weights: Of the amortised model; those of the package without.
+        unseen_objects: Of every split at most.
+        threads: Of torch.
+        json: Print the figures as one JSON object at the end.
+    """
+    torch.set_num_threads(threads)
+    out: dict[str, Any] = {"exact_drift": exact_drift(), "fit": summary(fits(fit_objects)), "amortised": None}
+    chosen = weights or shipped()
+    if data is not None and chosen is not None:
+        out["amortised"] = {
+            split: summary(unseen(read_objects(data, split)[:unseen_objects], chosen))
+            for split in ("test-instance", "test-category")
+        }
+    print(json_module.dumps(out, indent=None if json else 1))
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,263 @@
+"""The kinematics of an object that was never seen before, from its mesh alone (NeuROK's feed-forward model, sections 4.1 and 4.2).
+
+A network looks at points of every connected part, parts look at each other, and each part says how every coordinate moves it: a screw. So its
+deformations are rigid per part, as dual quaternions are, and the mean and slopes of the decoder are known in closed form. The posterior of a pose is
+not guessed by a second network but solved for: the nearest coordinates, and around them what the slopes leave undetermined (Laplace). Latents are
+ordered by nested dropout once the model reconstructs, never before (train/objects.py). Parts that bend are not in it yet: fit those.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Float64
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kinema4d.files import whole_file
+from kinema4d.objects.deform import embedded
+from kinema4d.objects.fit import Fitted
+from kinema4d.objects.reduce import Freedom
+from kinema4d.objects.solid import Mesh, checked, parts, quadrature
+
+FORMAT = "kinema4d-objects"
+"""What a file of weights says it is."""
+ACTIVE = 0.02
+"""A coordinate that moves points less than so much of what the first one does (mean length) is none."""
+LOOKS = 4
+"""Times that an object is looked at, from other sides and at other points, to see whether the answers agree."""
+ALIKE = 0.5
+"""Share of their motion by which answers may differ before an object is said to be unlike what was learned from."""
+SPAN = 2.5
+"""Range of a coordinate, in deviations of what was learned from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AmortisedConfig:
+    """Of the network."""
+
+    points: int = 12
+    """Of every part that are looked at."""
+    pieces: int = 24
+    """Parts at most."""
+    coordinates: int = 5
+    """At most."""
+    width: int = 96
+    """Channels."""
+    layers: int = 4
+    """Blocks."""
+    heads: int = 4
+    """Of attention."""
+    octaves: int = 5
+    """Of the embedding of places."""
+
+
+PRESETS = {
+    "small": AmortisedConfig(),
+    "large": AmortisedConfig(points=64, pieces=64, coordinates=16, width=512, layers=12, heads=8, octaves=8),
+}
+"""For a CPU, and for a GPU."""
+
+
+class Block(nn.Module):
+    """Self-attention among all points, then a word from every part to its own."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        self.part = nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor, there: Tensor) -> Tensor:
+        """[b,c,m,width] with parts ``there`` [b,c]."""
+        b, c, m = x.shape[:3]
+        flat = x.flatten(1, 2)
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.qkv(self.norms[0](flat)).chunk(3, -1))  # fmt: skip
+        mask = there[:, :, None].expand(b, c, m).flatten(1)[:, None, None]
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        flat = flat + self.out(y.transpose(1, 2).flatten(2))
+        x = (flat + self.mlp(self.norms[1](flat))).unflatten(1, (c, m))
+        return x + self.part(torch.cat([x.mean(2), x.amax(2)], -1))[:, :, None]
+
+
+class ScrewNet(nn.Module):
+    """From points of an object's parts in its unit box to the screws of every part."""
+
+    def __init__(self, config: AmortisedConfig) -> None:
+        super().__init__()
+        self.config, w = config, config.width
+        self.enter = nn.Linear(3 + 6 * config.octaves + 9, w)
+        self.blocks = nn.ModuleList(Block(w, config.heads) for _ in range(config.layers))
+        self.leave = nn.Sequential(nn.LayerNorm(w), nn.Linear(w, 2 * w), nn.GELU(), nn.Linear(2 * w, 6 * config.coordinates))  # fmt: skip
+
+    def forward(self, x: Tensor, normal: Tensor, there: Tensor) -> Tensor:
+        """Twists [b,c,k,6] for points and normals [b,c,m,3] of parts that are ``there`` [b,c]."""
+        middle = x.mean(2, keepdim=True)
+        large = (x - middle).abs().amax(2, keepdim=True).expand_as(x)
+        y = self.enter(torch.cat([embedded(x, self.config.octaves), normal, x - middle, large], -1))
+        for block in self.blocks:
+            y = block(y, there)
+        raw = self.leave(y.mean(2)).unflatten(-1, (self.config.coordinates, 6))
+        w, u = 0.5 * raw[..., :3], 0.3 * raw[..., 3:]  # u: how the part's middle moves
+        v = u - torch.linalg.cross(w, middle.expand_as(w))
+        return torch.cat([w, v], -1) * there[:, :, None, None]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Look:
+    """Points of an object's parts, in its unit box."""
+
+    points: Float32[np.ndarray, "*p c m 3"]
+    """Of one pose or of several."""
+    normals: Float32[np.ndarray, "c m 3"]
+    """In the first."""
+    there: np.ndarray
+    """[c] which parts exist."""
+    turn: Float64[np.ndarray, "3 3"]
+    """By which the object was turned."""
+
+
+def look_at(
+    poses: Float64[np.ndarray, "p v 3"], faces: np.ndarray, label: np.ndarray, config: AmortisedConfig, rng: np.random.Generator
+) -> Look:  # fmt: skip
+    """Draw points on every part; the first pose is the one that is seen, its box the unit, and all are turned about the vertical at random."""
+    count = int(label.max()) + 1
+    if count > config.pieces:
+        raise ValueError(f"the object has {count} parts that do not touch; the model knows at most {config.pieces}")
+    m = config.points
+    out = np.zeros((len(poses), config.pieces, m, 3))
+    normals = np.zeros((config.pieces, m, 3))
+    for c in range(count):
+        mine = faces[label[faces[:, 0]] == c]
+        corner = poses[0][mine]
+        up = np.cross(corner[:, 1] - corner[:, 0], corner[:, 2] - corner[:, 0])
+        area = np.linalg.norm(up, axis=1)
+        which = rng.choice(len(mine), m, p=area / area.sum())
+        cut = np.sort(rng.random((m, 2)), axis=1)
+        share = np.stack([cut[:, 0], cut[:, 1] - cut[:, 0], 1 - cut[:, 1]], 1)
+        out[:, c] = np.einsum("mk,pmkx->pmx", share, poses[:, mine[which]])
+        normals[c] = up[which] / area[which, None]
+    middle, size = box_of(poses[0])
+    a = rng.uniform(0, 2 * np.pi)
+    turn = np.array([[np.cos(a), -np.sin(a), 0], [np.sin(a), np.cos(a), 0], [0, 0, 1]])
+    there = np.arange(config.pieces) < count
+    out = np.where(there[:, None, None], (out - middle) / size @ turn.T, 0)
+    return Look(points=out.astype(np.float32), normals=(normals @ turn.T).astype(np.float32), there=there, turn=turn)
+
+
+def box_of(vertices: Float64[np.ndarray, "v 3"]) -> tuple[Float64[np.ndarray, "3"], float]:
+    """Middle and diagonal of the box around an object."""
+    low, high = vertices.min(axis=0), vertices.max(axis=0)
+    return (low + high) / 2, float(np.linalg.norm(high - low))
+
+
+# ---------------------------------------------------------------------- files
+
+
+def shipped() -> Path | None:
+    """Weights that come with the package, if there are."""
+    file = Path(str(files("kinema4d.objects") / "weights" / "objects.safetensors"))
+    return file if file.is_file() else None
+
+
+def save_model(path: str | Path, net: ScrewNet, about: Mapping[str, Any]) -> str:
+    """As float16, with the configuration; returns the hash."""
+    from safetensors.torch import save
+
+    note = {"format": FORMAT, "config": json.dumps(asdict(net.config)), "about": json.dumps(dict(about))}
+    content = save({n: v.half().contiguous() for n, v in net.state_dict().items()}, note)
+    with whole_file(Path(path), overwrite=True) as temporary:
+        temporary.write_bytes(content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def load_model(path: str | Path) -> tuple[ScrewNet, dict[str, Any]]:
+    """The network, and what is known about it."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), "pt") as file:
+            note = file.metadata() or {}
+            state = {n: file.get_tensor(n).float() for n in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is no file of weights: {error}") from None
+    if note.get("format") != FORMAT:
+        raise ValueError(f"{path} are weights of {note.get('format')!r}, not of {FORMAT!r}: give those that `kinema4d objects train` wrote")  # fmt: skip
+    net = ScrewNet(AmortisedConfig(**json.loads(note["config"])))
+    net.load_state_dict(state)
+    return net.eval().requires_grad_(False), json.loads(note["about"])
+
+
+# ---------------------------------------------------------------------- one unseen object
+
+
+def kinematics(mesh: Mesh, weights: str | Path, *, density: float = 1000.0, seed: int = 0) -> Fitted:
+    """How an unseen mesh moves, without fitting. What looks different from different sides is unlike what was learned from, and refused."""
+    checked(mesh)
+    net, _ = load_model(weights)
+    label = parts(mesh)
+    rng = np.random.default_rng(seed)
+    middle, size = box_of(mesh.vertices)
+    answers = []
+    for _ in range(LOOKS):
+        look = look_at(mesh.vertices[None], mesh.faces, label, net.config, rng)
+        twists = net(*(torch.from_numpy(v)[None] for v in (look.points[0], look.normals)), torch.from_numpy(look.there)[None])[0]  # fmt: skip
+        answers.append(_untwisted(twists[: int(label.max()) + 1].double(), torch.from_numpy(look.turn)))
+    own = [_moves(t, mesh, middle, size, label) for t in answers]
+    lengths = torch.stack([m.norm(dim=-1).mean(0) for m in own])  # [looks,k]
+    strength = lengths.mean(0)
+    count = int((strength > ACTIVE * strength[0]).sum())
+    differ = _apart(own, count)
+    if differ > ALIKE:
+        raise ValueError(
+            f"this object is unlike those that the model learned from: looked at {LOOKS} times, it answers {100 * differ:.0f} % apart (at most {100 * ALIKE:.0f} %). Fit it: `kinema4d objects fit`"
+        )
+    unit = answers[0][:, :count]
+    metres = _metres(unit, torch.from_numpy(middle), size)
+    reach = np.tile([-SPAN, SPAN], (count, 1))
+    ratios = tuple(float(a / b) for a, b in zip(strength[:-1], strength[1:].clamp(min=1e-12), strict=True))
+    why = f"{count} coordinates move it; the next moves points {100 * float(strength[count] / strength[0]) if count < len(strength) else 0:.2g} % as far as the first"
+    return Fitted(
+        mesh=mesh, weighed=quadrature(mesh, density=density), piece=label, twists=metres.numpy(),
+        freedom=Freedom(count=count, errors=(), ratios=ratios, why=why), reach=reach, errors=np.array([differ]),
+    )  # fmt: skip
+
+
+def _untwisted(twists: Tensor, turn: Tensor) -> Tensor:
+    """Twists as seen before the turn."""
+    return torch.cat([twists[..., :3] @ turn, twists[..., 3:] @ turn], -1)
+
+
+def _metres(twists: Tensor, middle: Tensor, size: float) -> Tensor:
+    """From the unit box to the frame of the mesh."""
+    w = twists[..., :3]
+    return torch.cat([w, size * twists[..., 3:] + torch.linalg.cross(middle.expand_as(w), w)], -1)
+
+
+def _moves(twists: Tensor, mesh: Mesh, middle: np.ndarray, size: float, label: np.ndarray) -> Tensor:
+    """[v,k,3] how fast every vertex moves with every coordinate, in sizes."""
+    x = torch.from_numpy((mesh.vertices - middle) / size)[:, None]
+    own = twists[torch.from_numpy(label)]
+    return torch.linalg.cross(own[..., :3], x.expand_as(own[..., :3])) + own[..., 3:]
+
+
+def _apart(own: list[Tensor], count: int) -> float:
+    """How much of what one look says moves is not among what another says (share of the mean square)."""
+    flat = [m[:, :count].movedim(1, 0).flatten(1) for m in own]  # [k,3v]
+    worst = 0.0
+    for a in flat:
+        for b in flat:
+            basis = torch.linalg.qr(b.T)[0]
+            rest = a.T - basis @ (basis.T @ a.T)
+            worst = max(worst, float(rest.norm() / a.norm().clamp(min=1e-12)))
+    return worst

@@ -1,0 +1,59 @@
+"""Pieces that follow screws: the batched form agrees with the plain one, and the nearest coordinates are found."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="objects need torch: pip install 'kinema4d[world]'")
+import torch
+from torch import Tensor
+
+from kinema4d.objects.pieces import PRIOR, carried, exponential, nearest
+from kinema4d.objects.screws import product, screwed
+
+B, P, C, M, K = 2, 3, 4, 5, 3
+
+
+def drawn(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    x, twists = torch.randn(B, C, M, 3, generator=g).double() / 2, torch.randn(B, C, K, 6, generator=g).double()
+    return x, twists, torch.randn(B, P, K, generator=g).double() / 2
+
+
+def test_they_are_where_the_plain_product_of_screws_has_them():
+    x, twists, q = drawn()
+    turn, shift = exponential(twists)
+    torch.testing.assert_close(x[:, :, :K] @ turn[:, :, 0].transpose(-1, -2) + shift[:, :, 0, None], screwed(x[:, :, :K], twists[:, :, None, 0]))  # fmt: skip
+    y, slopes = carried(x, twists, q)
+    for b in range(B):
+        every = twists[b].repeat_interleave(M, 0)  # a point has the screws of its piece
+        want = product(x[b].flatten(0, 1), every, q[b])
+        torch.testing.assert_close(y[b].flatten(1, 2), want)
+    ways = torch.eye(K).double()
+    for j in range(K):
+        slope = torch.func.jvp(lambda v: carried(x, twists, v)[0], (q,), (ways[j].expand(B, P, K),))[1]
+        torch.testing.assert_close(slopes[..., j], slope)
+
+
+def test_the_nearest_coordinates_of_a_pose_are_those_that_made_it():
+    x, twists, q = drawn(1)
+    there, use = torch.ones(B, C, dtype=torch.bool), torch.ones(B, K, dtype=torch.bool)
+    found, error, H = nearest(x, twists, carried(x, twists, q)[0], there, use, rounds=30)
+    torch.testing.assert_close(found, q, atol=30 * PRIOR, rtol=0)  # drawn to rest a little
+    assert float(error.max()) < 1e-6
+    assert (torch.linalg.eigvalsh(H) > 0).all()
+    use[:, 1:] = False
+    found, worse, _ = nearest(x, twists, carried(x, twists, q)[0], there, use, rounds=30)
+    assert not found[..., 1:].any()
+    assert (worse > 100 * error).all()
+
+
+def test_pieces_that_are_not_there_do_not_count():
+    x, twists, q = drawn(2)
+    there, use = torch.ones(B, C, dtype=torch.bool), torch.ones(B, K, dtype=torch.bool)
+    there[:, -1] = False
+    goals = carried(x, twists, q)[0]
+    strange = goals.clone()
+    strange[:, :, -1] += 7
+    for a, b in zip(nearest(x, twists, goals, there, use), nearest(x, twists, strange, there, use), strict=True):
+        torch.testing.assert_close(a, b)

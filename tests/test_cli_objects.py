@@ -1,0 +1,125 @@
+"""``kinema4d objects fit`` and ``simulate`` as they are typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="objects need torch: pip install 'kinema4d[world]'")
+pytest.importorskip("mujoco", reason="jointed objects are moved by MuJoCo: pip install 'kinema4d[mjcf]'")
+
+from kinema4d.cli import main
+from kinema4d.geometry.motion_folder import load_motion, ply
+from kinema4d.objects.store import load_fitted
+from kinema4d.scenes.jointed import draw, some_poses
+
+LAPTOP = draw("laptop", 0)
+LID = "0,0.12,0.24"
+"""The upper edge of the lid."""
+
+
+@pytest.fixture(scope="module")
+def meshes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("laptop")
+    q = np.concatenate([np.zeros((1, 1)), some_poses(LAPTOP, 47, 1)])
+    for i, vertices in enumerate(LAPTOP.posed(q)):
+        (folder / f"frame{i}.ply").write_bytes(ply(vertices, LAPTOP.faces))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fitted(meshes: Path) -> Path:
+    out = meshes.parent / "fitted"
+    main(["objects", "fit", str(meshes), "--out", str(out)])
+    return out
+
+
+def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(["objects", *words])
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_fit_finds_one_hinge(meshes, fitted, tmp_path, capsys):
+    assert load_fitted(fitted).freedom.count == 1
+    main(["objects", "fit", str(meshes), "--out", str(tmp_path / "a")])
+    said = capsys.readouterr()
+    assert "1 coordinate: " in said.out
+    assert "degrees of freedom: 1 (1 coordinates reconstruct" in said.out
+    assert "2 parts that do not touch" in said.err
+    about = json.loads((tmp_path / "a" / "meta.json").read_text())["about"]
+    assert about["command"] == "objects fit"
+    assert about["config"]["density"] == 1000.0
+    assert "exists; pass --overwrite" in refused(["fit", str(meshes), "--out", str(tmp_path / "a")], capsys)
+    main(["objects", "fit", str(meshes), "--out", str(tmp_path / "a"), "--overwrite", "--json"])
+    assert json.loads(capsys.readouterr().out)["freedom"] == 1
+
+
+def test_a_pushed_lid_moves_and_its_energy_is_the_work(fitted, tmp_path, capsys):
+    words = ["objects", "simulate", str(fitted), "--out", str(tmp_path / "m"), "--gravity", "0,0,0", "--seconds", "0.3"]
+    main([*words, "--push", f"{LID}: 0,-0.5,0 @0-0.2s", "--no-video", "--json"])
+    said = json.loads(capsys.readouterr().out)
+    assert said["files"] == ["energy.svg", "mesh.npz", "meshes/", "meta.json", "motion.npz", "sliders.npz"]
+    assert said["energy_gained"] == pytest.approx(said["work"], rel=0.02)
+    assert said["work"] > 0.001
+    assert said["energy_drift"] < 0.02
+    motion = load_motion(tmp_path / "m")
+    lid = LAPTOP.part_of == 1
+    assert np.linalg.norm(motion.vertices[-1, lid] - motion.vertices[0, lid], axis=-1).max() > 0.05
+    np.testing.assert_allclose(motion.vertices[:, ~lid], np.broadcast_to(motion.rest[~lid], motion.vertices[:, ~lid].shape), atol=1e-4)  # fmt: skip
+    assert len(list((tmp_path / "m" / "meshes").iterdir())) == 31
+    assert motion.about["config"]["push"] == [f"{LID}: 0,-0.5,0 @0-0.2s"]
+
+
+def test_pushes_add_up_and_text_is_short(fitted, tmp_path, capsys):
+    words = ["objects", "simulate", str(fitted), "--out", str(tmp_path / "m"), "--seconds", "0.1", "--no-meshes"]
+    main([*words, "--push=-0.1,0.12,0.24: 0,-1,0", "--push", f"{LID}: 0,1,0", "--pin=-0.1,0.11,0", "--step", "0.02"])
+    said = capsys.readouterr()
+    assert "pushes did" in said.out
+    assert "drift" in said.out
+    assert "the pin at -0.1,0.11,0 m is on what stands still" in said.err
+    assert (tmp_path / "m" / "video.mp4").is_file()
+    assert load_motion(tmp_path / "m").force.shape[1] == 2
+
+
+def test_a_lost_simulation_is_kept_and_told(fitted, tmp_path, capsys):
+    words = ["objects", "simulate", str(fitted), "--out", str(tmp_path / "m"), "--no-video"]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--push", f"{LID}: 0,-1e9,0 @0.05-1s"])
+    assert ended.value.code == 1
+    assert "stopped early: the step has no answer" in capsys.readouterr().err
+    assert 5 <= len(load_motion(tmp_path / "m")) < 10
+
+
+def test_bad_input_is_one_line(meshes, fitted, tmp_path, capsys, monkeypatch):
+    out = ["--out", str(tmp_path / "m"), "--no-video"]
+    run = lambda *words: refused(["simulate", *words], capsys)  # noqa: E731
+    assert "off the surface" in run(str(fitted), *out, "--push", "0.4,0,1.1: 5,0,0 @0-0.2s")
+    assert "has no colon" in run(str(fitted), *out, "--push", "5,0,0")
+    assert "--unit and --up are for mesh files" in run(str(fitted), *out, "--unit", "mm")
+    assert "is not a fitted object" in run(str(meshes), *out)
+    assert "does not exist" in run(str(tmp_path / "door.glb"), *out)
+    assert "exists; pass --overwrite" in run(str(fitted), "--out", str(fitted))
+    assert "did not write it" in run(str(fitted), "--out", str(meshes), "--overwrite", "--seconds", "0.02", "--no-video")  # fmt: skip
+    assert "has no mesh files" in refused(["fit", str(fitted), "--out", str(tmp_path / "x")], capsys)
+    assert "0.153 m" not in refused(["fit", str(meshes), "--unit", "mm", "--out", str(tmp_path / "x")], capsys)
+    assert "--most must be at least 1" in refused(["fit", str(meshes), "--most", "0", "--out", str(tmp_path / "x")], capsys)  # fmt: skip
+    assert "which needs none" in run(str(fitted), *out, "--weights", "w.safetensors")
+    assert "is no file of weights" in run(str(meshes / "frame0.ply"), *out, "--weights", str(meshes / "frame0.ply"))
+    monkeypatch.setattr("kinema4d.objects.amortised.shipped", lambda: None)
+    assert "has no weights that foretell meshes: give --weights, or fit it" in run(str(meshes / "frame0.ply"), *out)
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_mesh_goes_through_the_shipped_model(meshes, fitted, tmp_path, capsys, monkeypatch):
+    """Here in place of it: one that knows laptops."""
+    monkeypatch.setattr("kinema4d.objects.amortised.shipped", lambda: Path("shipped.safetensors"))
+    monkeypatch.setattr("kinema4d.objects.amortised.kinematics", lambda mesh, weights: load_fitted(fitted))
+    words = ["objects", "simulate", str(meshes / "frame0.ply"), "--out", str(tmp_path / "m"), "--seconds", "0.05"]
+    main([*words, "--no-video", "--no-meshes", "--json"])
+    assert json.loads(capsys.readouterr().out)["frames"] == 6
+    assert load_motion(tmp_path / "m").about["model"] == "shipped.safetensors"
