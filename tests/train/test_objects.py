@@ -40,7 +40,7 @@ def test_one_kind_is_learned_and_an_unseen_one_is_foretold(chests: Path, tmp_pat
     monkeypatch.setattr("kinema4d.train.objects.OBJECTS", 12)
     monkeypatch.setattr("kinema4d.train.objects.POSES", 4)
     told: list[dict[str, float]] = []
-    net = run_objects(chests, tmp_path / "run", TINY, steps=300, nested=False, tell=lambda _, f: told.append(f))
+    net = run_objects(chests, tmp_path / "run", TINY, steps=300, tell=lambda _, f: told.append(f))
     last = told[-1]
     assert last["val/percent_2"] < 0.4 * last["val/still"]  # of how far points go
     assert json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[-1])["step"] == 300

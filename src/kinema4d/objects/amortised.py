@@ -100,6 +100,10 @@ class ScrewNet(nn.Module):
         self.blocks = nn.ModuleList(Block(w, config.heads) for _ in range(config.layers))
         self.leave = nn.Sequential(nn.LayerNorm(w), nn.Linear(w, 2 * w), nn.GELU(), nn.Linear(2 * w, 6 * config.coordinates))  # fmt: skip
 
+    def matrices(self) -> list[nn.Parameter]:
+        """Hidden matrices of the blocks, for optimisers that treat those in their own way."""
+        return [p for p in self.blocks.parameters() if p.ndim == 2]
+
     def forward(self, x: Tensor, normal: Tensor, there: Tensor) -> Tensor:
         """Twists [b,c,k,6] for points and normals [b,c,m,3] of parts that are ``there`` [b,c]."""
         middle = x.mean(2, keepdim=True)
@@ -229,7 +233,7 @@ def kinematics(mesh: Mesh, weights: str | Path, *, density: float = 1000.0, seed
     why = f"{count} coordinates move it; the next moves points {100 * float(strength[count] / strength[0]) if count < len(strength) else 0:.2g} % as far as the first"
     return Fitted(
         mesh=mesh, weighed=quadrature(mesh, density=density), piece=label, twists=metres.numpy(),
-        freedom=Freedom(count=count, errors=(), ratios=ratios, why=why), reach=reach, errors=np.array([differ]),
+        freedom=Freedom(count=count, errors=(), ratios=ratios, why=why), reach=reach, errors=np.full(count, differ),
     )  # fmt: skip
 
 

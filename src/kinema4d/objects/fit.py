@@ -61,7 +61,8 @@ class Fitted:
     reach: Float64[np.ndarray, "k 2"]
     """Range of the coordinates that was learned from."""
     errors: Float64[np.ndarray, " k"]
-    """Mean distance of vertices from the true ones on poses that were held out, of the size, with one coordinate, two, ..."""
+    """Mean distance of vertices from the true ones on poses that were held out, of the size, with one coordinate, two, ...; of an object that was
+    foretold, by how much its answers differ, which is all that is known."""
 
     @property
     def error(self) -> float:

@@ -32,7 +32,7 @@ NESTED = 0.7
 """Share of objects whose latents are then cut."""
 FLOOR = 1e-6
 """Mean squared error, in squared sizes, below which nothing is gained."""
-PLAN = Plan(steps=6000, rate=2e-3, warmup=200, ema=0.998, validate_every=500, log_every=50, save_every=120)
+PLAN = Plan(steps=6000, rate=1e-3, muon=20.0, warmup=200, ema=0.998, validate_every=500, log_every=50, save_every=120)
 """How long."""
 
 
@@ -82,9 +82,10 @@ class ObjectsTask:
             if not self.turned:  # the ablation: always the pose at rest
                 pick = np.concatenate([[0], pick[pick > 0]])[: poses + 1]
             looks.append(look_at(one.poses[pick], one.faces, one.label, self.net.config, rng))
-        every = torch.from_numpy(np.stack([k.points for k in looks]))
-        normals = torch.from_numpy(np.stack([k.normals for k in looks]))
-        return every[:, 0], normals, torch.from_numpy(np.stack([k.there for k in looks])), every[:, 1:]
+        most = max(int(k.there.sum()) for k in looks)  # parts that no object of the batch has cost time for nothing
+        stacked = lambda name: torch.from_numpy(np.stack([getattr(k, name) for k in looks]))  # noqa: E731
+        every = stacked("points")[:, :, :most]
+        return every[:, 0], stacked("normals")[:, :most], stacked("there")[:, :most], every[:, 1:]
 
     def loss(self, step: int) -> Tensor:
         """Logarithm of the squared error, which treats small and large objects alike."""
