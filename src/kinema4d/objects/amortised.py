@@ -1,9 +1,9 @@
 """The kinematics of an object that was never seen before, from its mesh alone (NeuROK's feed-forward model, sections 4.1 and 4.2).
 
 A network looks at points of every connected part, parts look at each other, and each part says how every coordinate moves it: a screw. So its
-deformations are rigid per part, as dual quaternions are, and the mean and slopes of the decoder are known in closed form. The posterior of a pose is
-not guessed by a second network but solved for: the nearest coordinates, and around them what the slopes leave undetermined (Laplace). Latents are
-ordered by nested dropout once the model reconstructs, never before (train/objects.py). Parts that bend are not in it yet: fit those.
+deformations are rigid per part, as dual quaternions are, and the mean and slopes of the decoder are known in closed form. It also says how many
+coordinates there are. The posterior of a pose is not guessed by a second network but solved for: the nearest coordinates. How it is taught is in
+train/objects.py. Parts that bend are not in it: fit those.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from kinema4d.objects.solid import Mesh, checked, parts, quadrature
 
 FORMAT = "kinema4d-objects"
 """What a file of weights says it is."""
-ACTIVE = 0.02
-"""A coordinate that moves points less than so much of what the first one does (mean length) is none."""
+STILL = 0.03
+"""A part that goes less far than so much of what goes furthest stands still."""
 LOOKS = 4
 """Times that an object is looked at, from other sides and at other points, to see whether the answers agree."""
 ALIKE = 0.5
 """Share of their motion by which answers may differ before an object is said to be unlike what was learned from."""
-SPAN = 2.5
+SPAN = 3.5
 """Range of a coordinate, in deviations of what was learned from."""
 
 
@@ -99,22 +99,38 @@ class ScrewNet(nn.Module):
         self.enter = nn.Linear(3 + 6 * config.octaves + 9, w)
         self.blocks = nn.ModuleList(Block(w, config.heads) for _ in range(config.layers))
         self.leave = nn.Sequential(nn.LayerNorm(w), nn.Linear(w, 2 * w), nn.GELU(), nn.Linear(2 * w, 6 * config.coordinates))  # fmt: skip
+        self.count = nn.Sequential(nn.LayerNorm(w), nn.Linear(w, w), nn.GELU(), nn.Linear(w, config.coordinates))
 
     def matrices(self) -> list[nn.Parameter]:
         """Hidden matrices of the blocks, for optimisers that treat those in their own way."""
         return [p for p in self.blocks.parameters() if p.ndim == 2]
 
-    def forward(self, x: Tensor, normal: Tensor, there: Tensor) -> Tensor:
-        """Twists [b,c,k,6] for points and normals [b,c,m,3] of parts that are ``there`` [b,c]."""
+    def forward(self, x: Tensor, normal: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+        """Twists [b,c,k,6] for points and normals [b,c,m,3] of parts that are ``there`` [b,c]; and logarithms [b,k] of how likely it is that there are one,
+        two, ... coordinates."""
         middle = x.mean(2, keepdim=True)
         large = (x - middle).abs().amax(2, keepdim=True).expand_as(x)
         y = self.enter(torch.cat([embedded(x, self.config.octaves), normal, x - middle, large], -1))
         for block in self.blocks:
             y = block(y, there)
-        raw = self.leave(y.mean(2)).unflatten(-1, (self.config.coordinates, 6))
+        part = y.mean(2) * there[:, :, None]
+        counted = self.count(
+            part.sum(1) / there.sum(1)[:, None].clamp(min=1) + part.masked_fill(~there[:, :, None], -1e4).amax(1)
+        )
+        raw = self.leave(part).unflatten(-1, (self.config.coordinates, 6))
         w, u = 0.5 * raw[..., :3], 0.3 * raw[..., 3:]  # u: how the part's middle moves
         v = u - torch.linalg.cross(w, middle.expand_as(w))
-        return torch.cat([w, v], -1) * there[:, :, None, None]
+        return torch.cat([w, v], -1) * there[:, :, None, None], counted
+
+
+def told(twists: Tensor, x: Tensor, there: Tensor) -> Tensor:
+    """[b,3n,k] how fast all points [b,c,m,3] move with each coordinate."""
+    w, v = (t[:, :, None] for t in twists.split(3, -1))  # b c 1 k 3
+    way = (
+        torch.linalg.cross(w.expand(*x.shape[:3], *w.shape[3:]), x[:, :, :, None].expand(*x.shape[:3], *w.shape[3:]))
+        + v
+    )
+    return (way * there[:, :, None, None, None]).movedim(3, -1).flatten(1, 3)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -212,29 +228,37 @@ def kinematics(mesh: Mesh, weights: str | Path, *, density: float = 1000.0, seed
     label = parts(mesh)
     rng = np.random.default_rng(seed)
     middle, size = box_of(mesh.vertices)
-    answers = []
+    answers, votes = [], torch.zeros(net.config.coordinates)
     for _ in range(LOOKS):
         look = look_at(mesh.vertices[None], mesh.faces, label, net.config, rng)
-        twists = net(*(torch.from_numpy(v)[None] for v in (look.points[0], look.normals)), torch.from_numpy(look.there)[None])[0]  # fmt: skip
-        answers.append(_untwisted(twists[: int(label.max()) + 1].double(), torch.from_numpy(look.turn)))
+        twists, counted = net(*(torch.from_numpy(v)[None] for v in (look.points[0], look.normals)), torch.from_numpy(look.there)[None])  # fmt: skip
+        votes += counted[0].log_softmax(0)
+        answers.append(_untwisted(twists[0, : int(label.max()) + 1].double(), torch.from_numpy(look.turn)))
+    count = int(votes.argmax()) + 1
+    answers = [t[:, :count] for t in answers]
     own = [_moves(t, mesh, middle, size, label) for t in answers]
-    lengths = torch.stack([m.norm(dim=-1).mean(0) for m in own])  # [looks,k]
-    strength = lengths.mean(0)
-    count = int((strength > ACTIVE * strength[0]).sum())
-    differ = _apart(own, count)
+    differ = _apart(own)
     if differ > ALIKE:
         raise ValueError(
             f"this object is unlike those that the model learned from: looked at {LOOKS} times, it answers {100 * differ:.0f} % apart (at most {100 * ALIKE:.0f} %). Fit it: `kinema4d objects fit`"
         )
-    unit = answers[0][:, :count]
+    unit = _agreed(answers, own)
+    goes = _moves(unit, mesh, middle, size, label).square().sum((1, 2)).sqrt()
+    far = torch.zeros(len(unit), dtype=goes.dtype).scatter_reduce(0, torch.from_numpy(label), goes, "amax")
+    unit[far < STILL * far.max()] = 0  # what hardly moves is fixed
     metres = _metres(unit, torch.from_numpy(middle), size)
-    reach = np.tile([-SPAN, SPAN], (count, 1))
-    ratios = tuple(float(a / b) for a, b in zip(strength[:-1], strength[1:].clamp(min=1e-12), strict=True))
-    why = f"{count} coordinates move it; the next moves points {100 * float(strength[count] / strength[0]) if count < len(strength) else 0:.2g} % as far as the first"
+    sure = float(votes.softmax(0).max())
+    why = f"{count} coordinates ({100 * sure:.0f} % sure), foretold from the shape; looked at {LOOKS} times, it answers {100 * differ:.0f} % apart"
     return Fitted(
         mesh=mesh, weighed=quadrature(mesh, density=density), piece=label, twists=metres.numpy(),
-        freedom=Freedom(count=count, errors=(), ratios=ratios, why=why), reach=reach, errors=np.full(count, differ),
+        freedom=Freedom(count=count, errors=(), ratios=(), why=why), reach=np.tile([-SPAN, SPAN], (count, 1)), errors=np.full(count, differ),
     )  # fmt: skip
+
+
+def _agreed(answers: list[Tensor], own: list[Tensor]) -> Tensor:
+    """The mean of the answers, each in the coordinates of the first."""
+    flat = [m.movedim(1, 0).flatten(1).T for m in own]  # [3v,k]
+    return torch.stack([t.transpose(1, 2) @ torch.linalg.lstsq(f, flat[0]).solution for t, f in zip(answers, flat, strict=True)]).mean(0).transpose(1, 2)  # fmt: skip
 
 
 def _untwisted(twists: Tensor, turn: Tensor) -> Tensor:
@@ -255,13 +279,15 @@ def _moves(twists: Tensor, mesh: Mesh, middle: np.ndarray, size: float, label: n
     return torch.linalg.cross(own[..., :3], x.expand_as(own[..., :3])) + own[..., 3:]
 
 
-def _apart(own: list[Tensor], count: int) -> float:
-    """How much of what one look says moves is not among what another says (share of the mean square)."""
-    flat = [m[:, :count].movedim(1, 0).flatten(1) for m in own]  # [k,3v]
-    worst = 0.0
-    for a in flat:
-        for b in flat:
-            basis = torch.linalg.qr(b.T)[0]
-            rest = a.T - basis @ (basis.T @ a.T)
-            worst = max(worst, float(rest.norm() / a.norm().clamp(min=1e-12)))
-    return worst
+def _apart(own: list[Tensor]) -> float:
+    """How much of what one look says moves is not among what another says (root of the share of the mean square), on average."""
+    flat = [m.movedim(1, 0).flatten(1).T for m in own]  # [3v,k]
+    every = [torch.linalg.qr(f)[0] for f in flat]
+    rest = [a - basis @ (basis.T @ a) for i, a in enumerate(flat) for j, basis in enumerate(every) if i != j]
+    return (
+        float(
+            torch.stack([r.square().sum() for r in rest]).sum()
+            / (torch.stack([a.square().sum() for a in flat]).sum() * (len(flat) - 1))
+        )
+        ** 0.5
+    )
