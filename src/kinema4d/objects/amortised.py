@@ -30,6 +30,8 @@ from kinema4d.objects.solid import Mesh, checked, parts, quadrature
 
 FORMAT = "kinema4d-objects"
 """What a file of weights says it is."""
+JITTER, ROUND = 0.02, 0.02
+"""Radians by which an object is turned at random; and what is so little square has no direction."""
 STILL = 0.03
 """A part that goes less far than so much of what goes furthest stands still."""
 LOOKS = 4
@@ -148,9 +150,10 @@ class Look:
 
 
 def look_at(
-    poses: Float64[np.ndarray, "p v 3"], faces: np.ndarray, label: np.ndarray, config: AmortisedConfig, rng: np.random.Generator
+    poses: Float64[np.ndarray, "p v 3"], faces: np.ndarray, label: np.ndarray, config: AmortisedConfig, rng: np.random.Generator, *, quarter: int | None = None
 ) -> Look:  # fmt: skip
-    """Draw points on every part; the first pose is the one that is seen, its box the unit, and all are turned about the vertical at random."""
+    """Draw points on every part; the first pose is the one that is seen, its box the unit, and all are turned about the vertical so that most of what is
+    upright looks along an axis, and by so many quarters (at random without)."""
     count = int(label.max()) + 1
     if count > config.pieces:
         raise ValueError(f"the object has {count} parts that do not touch; the model knows at most {config.pieces}")
@@ -168,11 +171,22 @@ def look_at(
         out[:, c] = np.einsum("mk,pmkx->pmx", share, poses[:, mine[which]])
         normals[c] = up[which] / area[which, None]
     middle, size = box_of(poses[0])
-    a = rng.uniform(0, 2 * np.pi)
+    if quarter is None:
+        quarter = int(rng.integers(4))
+    a = quarter * np.pi / 2 - squared(poses[0], faces) + JITTER * rng.normal()
     turn = np.array([[np.cos(a), -np.sin(a), 0], [np.sin(a), np.cos(a), 0], [0, 0, 1]])
     there = np.arange(config.pieces) < count
     out = np.where(there[:, None, None], (out - middle) / size @ turn.T, 0)
     return Look(points=out.astype(np.float32), normals=(normals @ turn.T).astype(np.float32), there=there, turn=turn)
+
+
+def squared(vertices: Float64[np.ndarray, "v 3"], faces: np.ndarray) -> float:
+    """Angle about the vertical, within an eighth of a turn, by which most of the upright surface is off the axes (0 for what is round)."""
+    a, b, c = (vertices[faces[:, i]] for i in range(3))
+    up = np.cross(b - a, c - a)
+    flat = np.hypot(up[:, 0], up[:, 1])
+    total = (flat * np.exp(4j * np.arctan2(up[:, 1], up[:, 0]))).sum()
+    return float(np.angle(total) / 4) if abs(total) > ROUND * flat.sum() else 0.0
 
 
 def box_of(vertices: Float64[np.ndarray, "v 3"]) -> tuple[Float64[np.ndarray, "3"], float]:
@@ -229,8 +243,8 @@ def kinematics(mesh: Mesh, weights: str | Path, *, density: float = 1000.0, seed
     rng = np.random.default_rng(seed)
     middle, size = box_of(mesh.vertices)
     answers, votes = [], torch.zeros(net.config.coordinates)
-    for _ in range(LOOKS):
-        look = look_at(mesh.vertices[None], mesh.faces, label, net.config, rng)
+    for n in range(LOOKS):
+        look = look_at(mesh.vertices[None], mesh.faces, label, net.config, rng, quarter=n)
         twists, counted = net(*(torch.from_numpy(v)[None] for v in (look.points[0], look.normals)), torch.from_numpy(look.there)[None])  # fmt: skip
         votes += counted[0].log_softmax(0)
         answers.append(_untwisted(twists[0, : int(label.max()) + 1].double(), torch.from_numpy(look.turn)))

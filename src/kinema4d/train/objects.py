@@ -31,6 +31,8 @@ from kinema4d.train.loop import Plan, train
 
 OBJECTS, POSES = 24, 6
 """Of a batch, and poses of each."""
+AT_REST = 0.4
+"""Share of objects that are seen at rest; others in any pose."""
 POINTS = 6
 """Of each part, by which an object is explained where that is not done in closed form."""
 LATER = (0.4, 0.6)
@@ -126,7 +128,7 @@ class ObjectsTask:
         looks, screws = [], []
         for one in some:
             pick = rng.permutation(len(one.poses))[: poses + 1]
-            if not self.turned:  # the ablation: always the pose at rest
+            if not self.turned or rng.random() < AT_REST:  # the ablation: always
                 pick = np.concatenate([[0], pick[pick > 0]])[: poses + 1]
             looks.append(look_at(one.poses[pick], one.faces, one.label, self.net.config, rng))
             screws.append(_at(one, int(pick[0]), looks[-1], self.net.config))
