@@ -164,3 +164,26 @@ def test_a_lost_thing_counts_as_one_that_stood_still(data: Path):
     assert right["object_error_m"] < 0.01
     assert lost["object_found"] == 0
     assert lost["object_error_m"] > 0.03
+
+
+def test_what_a_model_says_of_moved_things_is_judged_by_tracks(data: Path):
+    from kinema4d.data.dataset import open_dataset
+    from kinema4d.data.ways import away_of
+
+    dataset = open_dataset(data)
+    truth = dataset.load(dataset.ids[0])
+    rows, columns = np.arange(0, truth.clip.rgb.shape[1], 2), np.arange(0, truth.clip.rgb.shape[2], 2)
+    size = (len(rows), len(columns))
+    rows, columns = judging.picks(truth.clip.rgb.shape[1:3], size)
+    true = away_of(truth, rows, columns)
+    assert true is not None
+    true, sure = true[-1].astype(np.float32), np.ones(size, np.float32)
+    far = np.linalg.norm(true, axis=-1)
+    assert far.max() > 0.03
+    error = judging.said_error(true, sure, truth)
+    assert error is not None
+    assert error < 1e-4
+    stood = judging.said_error(true, 0.4 * sure, truth)  # not sure enough to be gone
+    assert stood is not None
+    assert stood > 0.5 * far[far > 0.02].mean()
+    assert judging.said_error(true, sure, replace(truth, tracks=())) is None

@@ -14,6 +14,7 @@ def train_objects(
     steps: int | None = None,
     nested: bool = True,
     turned: bool = True,
+    start: Path | None = None,
     threads: int | None = None,
 ) -> None:
     """Train the model of unseen objects on a data set of 'objects generate'. A run that was interrupted goes on: give the same command again.
@@ -27,6 +28,7 @@ def train_objects(
         steps: Steps in all; default 6000.
         nested: Order the latents by nested dropout.
         turned: Let any pose be the one that is seen; otherwise always that at rest.
+        start: Weights of the same preset to go on from, instead of from nothing.
         threads: Cores to train on; default all.
     """
     import torch
@@ -38,7 +40,7 @@ def train_objects(
         raise ValueError(f"--steps must be at least 1, got {steps}")
     if threads is not None:
         torch.set_num_threads(threads)
-    net = run_objects(data, out, PRESETS[preset], steps=steps, nested=nested, turned=turned, tell=_say)
+    net = run_objects(data, out, PRESETS[preset], steps=steps, nested=nested, turned=turned, start=start, tell=_say)
     file = out / "objects.safetensors"
     about = {"data": data.name, "preset": preset, "nested": nested, "turned": turned, "steps": steps}
     print(f"{file}: sha256 {save_model(file, net, about)}")

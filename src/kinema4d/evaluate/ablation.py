@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from kinema4d.data.dataset import open_dataset
 from kinema4d.data.pool import Progress, spread
+from kinema4d.data.ways import away_of
 from kinema4d.evaluate import perceptual
 from kinema4d.evaluate.foretell import control_of, foretell
 from kinema4d.evaluate.geometry import scores as geometry_scores
@@ -26,10 +28,13 @@ from kinema4d.evaluate.score import NA, Pair
 from kinema4d.evaluate.statistics import bootstrap_interval, paired
 from kinema4d.evaluate.video import scores as video_scores
 from kinema4d.files import whole_file
+from kinema4d.geometry.camera import picks
+from kinema4d.types import Episode
 from kinema4d.world.condition import disturb
+from kinema4d.world.protocol import first_depth
 from kinema4d.world.small.machine import guard
 
-FORMAT = 2
+FORMAT = 3
 """Of kept scores."""
 PAPER_ROWS = 480
 """Rows of the paper's pictures, in which its disturbances are pixels."""
@@ -42,11 +47,14 @@ COLUMNS: dict[str, tuple[str, str, float, str]] = {
     "cd_l1": ("CD-L1", "cm", 100, "lower"),
     "changed_depth_mae_m": ("depth changed", "cm", 100, "lower"),
     "covered_iou": ("IoU covered", "%", 100, "higher"),
-    "object_error_m": ("object error", "cm", 100, "lower"),
+    "said_error_m": ("object error, said", "cm", 100, "lower"),
+    "object_error_m": ("object error, seen", "cm", 100, "lower"),
     "object_found": ("found", "%", 100, "higher"),
 }
-"""Scores by name: label, unit, factor, and what is better. The object error here counts a moved thing that is not found in the
-picture as one that stood still, so that no model gains by losing it."""
+"""Scores by name: label, unit, factor, and what is better. The object error that is seen counts a moved thing that is not found in the
+picture as one that stood still, so that no model gains by losing it. The one that is said is that of the motion with which a model begins, before it draws it."""
+MOVED_M, THROWN_M = 0.02, 1.0
+"""A thing that went further has moved; one that went as far as that was thrown off the table by the truth's engine, and no mean should hang on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,12 +130,15 @@ def _one(work: _Work) -> dict[str, Any]:
         pixels = max(1, round(5 * truth.clip.camera.height / PAPER_ROWS))
         signal = disturb(control.pointmap, work.entry.disturb, seed=work.number, pixels=pixels)
         control = replace(control, pointmap=signal)
-    made = foretell(_world(work.entry.weights), truth, control=control, text=truth.text)
+    world = _world(work.entry.weights)
+    made = foretell(world, truth, control=control, text=truth.text)
+    said = world.said(truth.clip.rgb[0], control, depth=first_depth(truth.clip), text=truth.text)
     found = {
         "format": FORMAT,
         "group": truth.group,
         "task": truth.task,
         **scored(Pair(predicted=made.clip, truth=truth)),
+        "said_error_m": None if said is None else said_error(*said, truth),
     }
     with whole_file(file, overwrite=True) as temporary:
         temporary.write_text(json.dumps(found))
@@ -141,11 +152,25 @@ def scored(pair: Pair) -> dict[str, float | None]:
     scores |= perceptual.scores(pair, networks=("alex",))
     out: dict[str, float | None] = {}
     for name in COLUMNS:
-        value = scores[name]
+        value = scores.get(name, NA("not of the picture"))
         out[name] = None if isinstance(value, NA) else float(value)
     rows = [r for r in acted.details.get("objects", {}).values() if r["moved"] and r["visible_at_end"]]
     errors = [r["true_displacement_m"] if r["error_m"] is None else r["error_m"] for r in rows]
     return out | {"object_error_m": float(np.mean(errors)) if errors else None}
+
+
+def said_error(away: Float[np.ndarray, "h w 3"], sure: Float[np.ndarray, "h w"], truth: Episode) -> float | None:
+    """How far the pixels of the first frame that truly moved are from where a model says that they are at the end, metres, the mean over things; what it does not think has
+    gone stands still. None where nothing moved that is seen."""
+    rows, columns = picks(truth.clip.rgb.shape[1:3], sure.shape)
+    true = away_of(truth, rows, columns)
+    if true is None or truth.labels is None:
+        return None
+    labels, true = truth.labels[0][rows][:, columns], true[-1].astype(np.float64)
+    far = np.linalg.norm(true, axis=-1)
+    off = np.linalg.norm(np.where(sure[..., None] > 0.5, away, 0) - true, axis=-1)
+    things = [labels == n for n in np.unique(labels[(far > MOVED_M) & (far < THROWN_M)])]
+    return float(np.mean([off[t].mean() for t in things])) if things else None
 
 
 # ---------------------------------------------------------------------- the table

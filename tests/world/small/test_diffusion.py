@@ -24,6 +24,7 @@ from kinema4d.world.small.patches import (
     flow_loss,
     joined,
     known_of,
+    lengths,
     positions,
     sample,
     scale_of,
@@ -422,3 +423,26 @@ def test_chunks_remember_the_very_first_background():
     assert rollout.provenance["chunks"] == [0, 2]
     assert isinstance(rollout.state, Memory)
     np.testing.assert_array_equal(rollout.state.image, image)
+
+
+def test_a_world_says_how_far_things_have_gone():
+    """In metres at the end, at the size of the model, whatever its unit of length."""
+    image, control = a_control()
+    net = DiffusionNet(replace(TINY, control="text"))  # told nothing of contact
+    depth = np.full(image.shape[:2], 1.5, np.float32)
+    world = DirectWorld(net)
+    scene = scene_of(image, control, net.config, depth=depth)
+    metres = np.array([0.1, -0.05, 0.2], np.float32)
+    assert net.moves is not None
+    with torch.no_grad():
+        assert net.moves.leave.bias is not None
+        net.moves.leave.bias[:3] = torch.from_numpy(lengths(metres, scale_of(scene)))
+        net.moves.leave.bias[3:] = torch.tensor([-20.0, -20.0, 20.0, 20.0])
+    found = world.said(image, control, depth=depth)
+    assert found is not None
+    away, sure = found
+    assert away.shape == (H, W, 3)
+    np.testing.assert_allclose(away, np.broadcast_to(metres, away.shape), atol=1e-5)
+    assert sure.shape == (H, W)
+    assert (sure > 0.99).all()
+    assert DirectWorld(DiffusionNet(replace(TINY, moves=False))).said(image, control, depth=depth) is None

@@ -25,12 +25,13 @@ from kinema4d.world.small.machine import guard
 
 guard()
 
+import torch  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from kinema4d.world.small.diffusion import DiffusionNet  # noqa: E402
 from kinema4d.world.small.diffusion_config import ACTION, TOLD, DiffusionConfig  # noqa: E402
 from kinema4d.world.small.look import Eyes, View, guess  # noqa: E402
-from kinema4d.world.small.patches import STEPS, Scene, clip_of, known_of, sample, scale_of  # noqa: E402
+from kinema4d.world.small.patches import STEPS, Scene, clip_of, known_of, lengths, sample, scale_of  # noqa: E402
 from kinema4d.world.small.pixels import PixelHead  # noqa: E402
 from kinema4d.world.weights_file import fill_in, read_weights, write_weights  # noqa: E402
 
@@ -89,16 +90,7 @@ class DirectWorld:
         models that want the first frame's pointmap, for which it is guessed where it is not given; ``text`` by models that are told by text. ``past`` is the ``state`` of the
         rollout whose last frame ``image`` is: what looks as it did in the very first frame keeps those pixels."""
         config, count = self.net.config, len(control)
-        if count > config.frames:
-            raise ValueError(
-                f"this model generates at most {config.frames} frames at once, got {count}: use kinema4d.simulate, "
-                "which goes on in chunks"
-            )
-        has_depth = check_view(image, control, depth)
-        if config.environment and not has_depth.any():
-            guessed = reconstructed(image[None], window(control, slice(0, 1)), self.eyes, told=True)[0]
-            depth, has_depth = guessed, guessed > 0
-        scene = scene_of(image, control, config, depth=depth if has_depth.any() else None, text=text)
+        scene, depth, has_depth = self._seen(image, control, depth, text)
         tokens = sample(self.net, known_of([scene], config, seed=seed), steps=steps, seed=seed)
         rgb, points = clip_of(tokens, scale_of(scene), config)
         told = config.control in TOLD
@@ -112,6 +104,44 @@ class DirectWorld:
             provenance={"world": self.name, "seed": seed, "steps": steps, "weights": weights, "config": asdict(config)},
             state=past or now,
         )
+
+    def said(
+        self,
+        image: UInt8[np.ndarray, "h w 3"],
+        control: Control,
+        *,
+        depth: Float[np.ndarray, "_ _"] | None = None,
+        text: str = "",
+    ) -> tuple[Float32[np.ndarray, "r c 3"], Float32[np.ndarray, "r c"]] | None:
+        """What it says itself of the last frame, before it draws it: how far (metres, camera frame) what each pixel of the first frame shows has gone, at the
+        size of the model, and how sure it is that it has. None of a model without moves."""
+        net, config = self.net, self.net.config
+        if net.moves is None:
+            return None
+        scene, _, _ = self._seen(image, control, depth, text)
+        with torch.no_grad():
+            moved = net.moves(known_of([scene], config))
+        unit = lengths(np.ones(3, np.float32), scale_of(scene))
+        size = (config.height, config.width)
+        return moved.away[0, -1, -1].numpy().reshape(*size, 3) / unit, moved.gone[0, -1, -1].sigmoid().numpy().reshape(
+            size
+        )
+
+    def _seen(
+        self, image: np.ndarray, control: Control, depth: np.ndarray | None, text: str
+    ) -> tuple[Scene, np.ndarray | None, np.ndarray]:
+        """What the model may know; and the depth of the first frame, guessed where a model wants it that has none, and where it is known."""
+        config, count = self.net.config, len(control)
+        if count > config.frames:
+            raise ValueError(
+                f"this model generates at most {config.frames} frames at once, got {count}: use kinema4d.simulate, "
+                "which goes on in chunks"
+            )
+        has_depth = check_view(image, control, depth)
+        if config.environment and not has_depth.any():
+            guessed = reconstructed(image[None], window(control, slice(0, 1)), self.eyes, told=True)[0]
+            depth, has_depth = guessed, guessed > 0
+        return scene_of(image, control, config, depth=depth if has_depth.any() else None, text=text), depth, has_depth
 
 
 def scene_of(
