@@ -86,6 +86,19 @@ def test_pushes_add_up_and_text_is_short(fitted, tmp_path, capsys):
     assert load_motion(tmp_path / "m").force.shape[1] == 2
 
 
+def test_elasticity_is_passed_on(fitted, tmp_path, capsys):
+    words = ["objects", "simulate", str(fitted), "--seconds", "0.05", "--no-video", "--no-meshes"]
+    main([*words, "--out", str(tmp_path / "m"), "--young", "1e5", "--poisson", "0.4", "--thickness", "0.003"])
+    assert "every part of it keeps its form: --young does nothing" in capsys.readouterr().err
+    about = load_motion(tmp_path / "m").about
+    assert about["config"]["young"] == about["wish"]["young"] == 1e5
+    assert (about["wish"]["poisson"], about["wish"]["thickness"]) == (0.4, 0.003)
+    out = ["simulate", str(fitted), "--out", str(tmp_path / "n")]
+    assert "young (Young's modulus, Pa) must be positive, got -1" in refused([*out, "--young=-1"], capsys)
+    assert "must be above -1 and below 0.5, got 0.7" in refused([*out, "--young", "1e5", "--poisson", "0.7"], capsys)
+    assert "0.001 without young" in refused([*out, "--thickness", "0.001"], capsys)
+
+
 def test_a_lost_simulation_is_kept_and_told(fitted, tmp_path, capsys):
     words = ["objects", "simulate", str(fitted), "--out", str(tmp_path / "m"), "--no-video"]
     with pytest.raises(SystemExit) as ended:

@@ -33,6 +33,21 @@ def door(why: str = "one hinge", count: int | None = 1) -> Fitted:
     )  # fmt: skip
 
 
+def bar() -> Fitted:
+    """It bends upwards, and is held at x = 0."""
+    made = trimesh.creation.box([0.4, 0.06, 0.05]).subdivide().subdivide()
+    vertices = np.asarray(made.vertices, np.float64) + np.array([0.2, 0.0, 0.0])
+    mesh = Mesh(vertices=vertices, faces=np.asarray(made.faces, np.int64))
+    twists = np.zeros((len(vertices), 1, 6))
+    twists[:, 0, 3] = -2 * vertices[:, 0] * vertices[:, 2] / 0.4  # so that sections stay upright on the curve
+    twists[:, 0, 5] = vertices[:, 0] ** 2 / 0.4
+    why = "1 coordinates reconstruct to 0.1 % of the size; it bends, and more of them would say more"
+    return Fitted(
+        mesh=mesh, weighed=quadrature(mesh), piece=np.arange(len(vertices)), twists=twists, reach=np.array([[-0.02, 0.02]]),
+        freedom=Freedom(count=None, errors=(1e-3,), ratios=(), why=why), errors=np.array([1e-3]),
+    )  # fmt: skip
+
+
 def about_hinge() -> float:
     """Moment of inertia of the leaf, kg m2."""
     mass = 1000 * 0.5 * 0.04 * 0.9
@@ -129,6 +144,37 @@ def test_coordinates_that_are_not_minimal_are_refused():
     assert any("elasticity" in f for f in bends.flags)
 
 
+def test_what_is_elastic_swings_back_and_its_energy_is_in_the_books(monkeypatch: pytest.MonkeyPatch):
+    thing = bar()
+    soft = simulate_object(thing, Wish(gravity=NONE, start=(0.01,), seconds=0.2, young=2e6))
+    assert soft.stopped is None
+    assert not any("elasticity" in f for f in soft.flags)
+    assert len(soft) == 21
+    assert soft.q.min() < -0.0098
+    assert soft.about["energy_drift"] < 0.02
+    kappa = 2 * 0.01 / 0.4
+    beam = 2e6 * 0.06 * 0.05**3 / 12 * kappa**2 * 0.4 / 2
+    assert beam < soft.potential[0] < 1.5 * beam  # its sections cannot widen, and its mesh is coarse
+    assert soft.kinetic.max() == pytest.approx(soft.potential[0], rel=0.03)
+    four = simulate_object(thing, Wish(gravity=NONE, start=(0.01,), seconds=0.02, young=8e6))
+    assert four.potential[0] == pytest.approx(4 * soft.potential[0], rel=1e-9)
+    push = PushAt(place=(0.4, 0.0, 0.025), force=(0.0, 0.0, 0.5), begin=0.02, end=0.06)
+    pushed = simulate_object(thing, Wish(gravity=NONE, pushes=(push,), seconds=0.1, young=2e6))
+    assert pushed.energy[-1] == pytest.approx(pushed.work[-1], rel=0.01)
+    assert pushed.force[:, 0, 2].sum() * pushed.step == pytest.approx(0.5 * 0.04, rel=1e-6)
+    monkeypatch.setattr("kinema4d.simulate.objects.PARTS", 4)
+    stiff = simulate_object(thing, Wish(gravity=NONE, start=(1e-4,), seconds=0.02, young=1e12))
+    assert stiff.stopped is None  # too stiff to be followed: its vibration dies out
+    assert stiff.energy[-1] < 0.1 * stiff.energy[0]
+    assert not any("nothing explains" in f for f in stiff.flags)
+
+
+def test_what_keeps_its_form_needs_no_elasticity():
+    plain, said = (simulate_object(door(), Wish(seconds=0.05, young=young)) for young in (None, 1e5))
+    np.testing.assert_array_equal(plain.q, said.q)
+    assert any("keeps its form: --young does nothing" in f for f in said.flags)
+
+
 def test_a_lost_simulation_keeps_its_frames_and_says_why():
     push = PushAt(place=EDGE, force=(0.0, 1e9, 0.0), begin=0.1, end=1.0)
     motion = simulate_object(door(), Wish(pushes=(push,), seconds=1.0))
@@ -164,6 +210,12 @@ def test_bad_wishes_are_named():
         ({"seconds": 0}, "seconds must be positive"),
         ({"step": nan}, "step must be positive"),
         ({"damping": -1}, "damping must not be negative"),
+        ({"young": 0.0}, "young .* must be positive, got 0"),
+        ({"young": nan}, "young .* must be positive, got nan"),
+        ({"young": 1e5, "poisson": 0.5}, "poisson .* must be above -1 and below 0.5, got 0.5"),
+        ({"young": 1e5, "thickness": 0.0}, "thickness .* must be positive, got 0"),
+        ({"thickness": 0.001}, "thickness says how .* got 0.001 without young"),
+        ({"poisson": 0.4}, "poisson says how .* got 0.4 without young"),
         ({"gravity": (0, 0, nan)}, "no numbers"),
         ({"pushes": (PushAt(place=EDGE, force=(nan, 0, 0)),)}, "no numbers"),
         ({"pushes": (PushAt(place=EDGE, force=NONE, begin=2, end=1),)}, "ends after that"),

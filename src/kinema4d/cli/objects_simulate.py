@@ -32,6 +32,9 @@ def simulate_object_command(
     friction: float = 0.5,
     free: bool = False,
     anyway: bool = False,
+    young: float | None = None,
+    poisson: float = 0.3,
+    thickness: float | None = None,
     weights: Path | None = None,
     unit: Literal["m", "cm", "mm"] = "m",
     up: Literal["y", "z"] = "z",
@@ -58,6 +61,9 @@ def simulate_object_command(
         friction: Coulomb's coefficient on the floor.
         free: Let the whole move too; otherwise what does not move in the object's own motions is fixed.
         anyway: Simulate coordinates that are not minimal.
+        young: Young's modulus of what bends, Pa (rubber 1e6 to 1e7, a soft foam 1e5); default: it bends without any resistance.
+        poisson: Its Poisson's ratio.
+        thickness: Of open meshes such as cloth, metres; default 0.002. With --young they are weighed with it, too.
         weights: Of the model that foretells how a mesh moves, as 'objects train' writes them; default those of the package.
         unit: Of the mesh file.
         up: Which axis of the mesh file points up; many glTF files have y.
@@ -76,14 +82,14 @@ def simulate_object_command(
         seconds=seconds, step=step, gravity=vector(gravity, "--gravity"), damping=damping, ground=ground, friction=friction,
         pushes=tuple(parse_push(p) for p in push), pins=tuple(vector(p, "--pin") for p in pin),
         start=None if start is None else numbers(start, "--start"), speed=None if speed is None else numbers(speed, "--speed"),
-        free=free, anyway=anyway,
+        free=free, anyway=anyway, young=young, poisson=poisson, thickness=thickness,
     )  # fmt: skip
     with Clock(quiet=json) as clock:
         clock.say("loading")
         fitted, model = _object(source, unit, up, weights)
         clock.lap("load")
         clock.say("simulating")
-        names = ("source", "push", "pin", "seconds", "step", "start", "speed", "gravity", "damping", "ground", "friction", "free", "anyway", "weights", "unit", "up")  # fmt: skip
+        names = ("source", "push", "pin", "seconds", "step", "start", "speed", "gravity", "damping", "ground", "friction", "free", "anyway", "young", "poisson", "thickness", "weights", "unit", "up")  # fmt: skip
         about = provenance(
             "objects simulate",
             {**locals(), "source": str(source), "weights": None if weights is None else str(weights)},

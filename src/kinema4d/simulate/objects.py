@@ -8,7 +8,7 @@ and not at the nearest point that happens to have a mass. Those of a floor are v
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -21,6 +21,7 @@ from scipy.spatial import ConvexHull, QhullError
 
 from kinema4d.geometry.deforming import ObjectMotion, sweep
 from kinema4d.objects.body import Body, State, at_rest, jacobian
+from kinema4d.objects.elastic import THICK, Elastic, Material, density_of, elastic
 from kinema4d.objects.fit import Fitted, screw_body
 from kinema4d.objects.lagrange import Conditions, Motion, Pin, Push, ground, simulate
 from kinema4d.objects.meshes import wound_both_ways
@@ -40,6 +41,9 @@ DRIFT = 0.05
 """Energy that came from nowhere, of the largest that went to and fro, which is flagged."""
 MOST = 2 * 10**8
 """Vertices of all frames together."""
+FINE, PARTS = 1.4, 50
+"""Of the fastest vibration a step of what is elastic has so many radians at most, which takes so many parts of a frame at most; what is stiffer
+takes its elastic forces at the end of each step, which is stable and damps."""
 FORM = '"x,y,z: fx,fy,fz @t0-t1s" (metres on the mesh at rest, newton, seconds), such as "0.4,0,1.1: 5,0,0 @0-0.2s"'
 
 Vector = tuple[float, float, float]
@@ -87,6 +91,19 @@ class Wish:
     """Whether the whole moves too; otherwise what stands still in all poses is fixed in the world."""
     anyway: bool = False
     """Simulate coordinates that are not minimal."""
+    young: float | None = None
+    """Young's modulus of what bends, Pa; None: it bends without any resistance."""
+    poisson: float = 0.3
+    """Its Poisson's ratio."""
+    thickness: float | None = None
+    """Of open meshes, metres; None: two millimetres, as they were weighed."""
+
+    @property
+    def material(self) -> Material | None:
+        """What bends is made of."""
+        if self.young is None:
+            return None
+        return Material(young=self.young, poisson=self.poisson, thickness=THICK if self.thickness is None else self.thickness)  # fmt: skip
 
     def __post_init__(self) -> None:
         for name in ("seconds", "step"):
@@ -95,6 +112,10 @@ class Wish:
         for name in ("damping", "friction"):
             if not (np.isfinite(value := getattr(self, name)) and value >= 0):
                 raise ValueError(f"{name} must not be negative, got {value}")
+        if self.young is None and (self.thickness is not None or self.poisson != 0.3):
+            name = "poisson" if self.thickness is None else "thickness"
+            raise ValueError(f"{name} says how what is elastic bends, got {getattr(self, name)} without young (Young's modulus, Pa)")  # fmt: skip
+        _ = self.material  # refuses what is no material
         given = [*self.gravity, *(self.start or ()), *(self.speed or ()), *([] if self.ground is None else [self.ground])]  # fmt: skip
         given += [v for p in self.pushes for v in (*p.place, *p.force, p.begin)] + [v for p in self.pins for v in p]
         if not np.isfinite(given).all():
@@ -149,9 +170,13 @@ def numbers(text: str, what: str) -> tuple[float, ...]:
 
 
 def simulate_object(fitted: Fitted, wish: Wish | None = None, *, about: Mapping[str, Any] | None = None) -> ObjectMotion:  # fmt: skip
-    """Let it move. A simulation that is lost keeps the frames until then and says why in ``stopped``."""
+    """Let it move. A simulation that is lost keeps the frames until then and says why in ``stopped``. What is elastic is simulated in parts of a
+    frame."""
     wish = wish or Wish()
     flags = [*checked(fitted.mesh), *_doubts(fitted, wish)]
+    solid = _solid(fitted, wish, flags)
+    if solid is not None:
+        fitted = replace(fitted, weighed=solid.weighed)
     k, mesh = fitted.twists.shape[1], fitted.mesh
     frames = round(wish.seconds / wish.step) + 1
     if frames * len(mesh.vertices) > MOST:
@@ -166,10 +191,16 @@ def simulate_object(fitted: Fitted, wish: Wish | None = None, *, about: Mapping[
     if k:
         moves |= np.linalg.norm(sliders - mesh.vertices.astype(np.float32), axis=-1).max((0, 1)) > STILL * mesh.size
     marks = _Marks(mesh, moves)
-    pushes = [p for i in range(len(wish.pushes)) for p in _scheduled(i, wish, marks)]
+    energy = None if solid is None else lambda q: solid.energy(fitted.vertices(q))
+    parts, implicit = (1, False) if energy is None else _parts(fitted, energy, start, reach, wish.step)
+    if frames * parts * len(fitted.weighed.mass) > MOST:
+        raise ValueError(f"it vibrates so fast that {frames} frames need {parts} steps each, which is too many: simulate for less time")  # fmt: skip
+    fine = replace(wish, step=wish.step / parts)
+    pushes = [p for i in range(len(wish.pushes)) for p in _scheduled(i, fine, marks)]
     pinned = [at for p in wish.pins if (at := marks.put(p, "the pin", moving=True)) is not None]
     touching = np.zeros(0, np.int64) if wish.ground is None else _lowest(fitted, moves)
     body, first = _marked(fitted, marks, touching, reach, free=wish.free)
+    body = replace(body, energy=energy)
     on = lambda i: torch.tensor([first + i])  # noqa: E731
     conditions = Conditions(
         gravity=wish.gravity, damping=wish.damping, friction=wish.friction,
@@ -179,29 +210,35 @@ def simulate_object(fitted: Fitted, wish: Wish | None = None, *, about: Mapping[
     )  # fmt: skip
     begin = at_rest(body, torch.from_numpy(start)[None])
     velocity = torch.from_numpy(np.concatenate([np.zeros(body.unknowns - k), speed]))[None]
-    run = simulate(body, begin, conditions, seconds=wish.seconds, step=wish.step, velocity=velocity)
+    try:
+        run = simulate(body, begin, conditions, seconds=wish.seconds, step=fine.step, velocity=velocity, implicit=implicit)  # fmt: skip
+    except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
+        if not implicit:
+            raise
+        raise ValueError(f"it buckles, and is too stiff for steps of {fine.step:g} s: take a smaller --step, or --young below {wish.young:g}") from None  # fmt: skip
     _cut(run, reach)
     if not len(run):
         _only_start(run, body, begin, velocity, conditions)
-    q, place, turn = (np.stack([getattr(s, n)[0].numpy() for s in run.states]) for n in ("q", "place", "turn"))
+    q, place, turn = (np.stack([getattr(s, n)[0].numpy() for s in run.states[::parts]]) for n in ("q", "place", "turn"))
     vertices = (decoded(fitted, q) @ turn.swapaxes(1, 2) + place[:, None]).astype(np.float32)
-    deep = np.zeros(len(run))
+    deep = np.zeros(len(q))
     if wish.ground is not None and moves.any():
         deep = np.maximum(wish.ground - vertices[:, moves, 2].min(axis=1).astype(np.float64), 0.0)
         if deep[0] > 0.01 * mesh.size:
             flags.append(f"it begins {deep[0]:.3g} m deep in the ground")
     at = np.stack([x[0, first : first + marks.count].numpy() for x in run.points])
-    force, force_at = _forces(pushes, wish, at, len(run))
+    force, force_at = _forces(pushes, fine, at, len(run))
     work = np.concatenate([[0.0], ((force[1:] + force[:-1]) / 2 * np.diff(force_at, axis=0)).sum((1, 2)).cumsum()])
+    seen = lambda every: np.stack([x[0].numpy() for x in every[::parts]])  # noqa: E731
     motion = ObjectMotion(
         vertices=vertices, faces=mesh.faces, step=wish.step, q=q, place=place, turn=turn,
-        kinetic=np.array([float(e[0]) for e in run.kinetic]), potential=np.array([float(e[0]) for e in run.potential]), work=work,
-        momentum=np.stack([m[0].numpy() for m in run.momentum]), penetration=deep, force_at=force_at, force=force,
+        kinetic=seen(run.kinetic), potential=seen(run.potential), work=work[::parts],
+        momentum=seen(run.momentum), penetration=deep, force_at=force_at[::parts], force=force[::parts],
         rest=mesh.vertices.astype(np.float32), rest_q=np.zeros(k), reach=reach, sliders=sliders.astype(np.float32),
         stopped=run.stopped, about={**(about or {}), "wish": _plain(wish)},
     )  # fmt: skip
     least = 1e-6 * float(fitted.weighed.mass.sum()) * mesh.size  # joule: of a fall by a ten-millionth of the size
-    wrong, strange = _books(motion, reach, wish, least)
+    wrong, strange = _books(motion, reach, wish, least, damped=implicit)
     return replace(motion, flags=(*flags, *marks.flags, *strange), about={**motion.about, "energy_drift": wrong})
 
 
@@ -215,7 +252,7 @@ def decoded(fitted: Fitted, q: Float64[np.ndarray, "b k"]) -> Float64[np.ndarray
 def _doubts(fitted: Fitted, wish: Wish) -> list[str]:
     found, out = fitted.freedom, []
     if found.count is None and "it bends" in found.why:
-        out.append(f"{found.why}; nothing is known of its elasticity, and it bends without any")
+        out.append(found.why + "; nothing is known of its elasticity, and it bends without any" * (wish.young is None))
     elif found.count is None:
         if not wish.anyway:
             raise ValueError(f"its coordinates are not fit to be simulated ({found.why}); --anyway does it all the same")  # fmt: skip
@@ -223,6 +260,34 @@ def _doubts(fitted: Fitted, wish: Wish) -> list[str]:
     if odd := wound_both_ways(fitted.mesh):
         out.append(f"{odd} triangles look the other way than their neighbours: masses are wrong there")
     return out
+
+
+def _solid(fitted: Fitted, wish: Wish, flags: list[str]) -> Elastic | None:
+    """What bends as something elastic, if its material was said."""
+    if wish.material is None:
+        return None
+    whose, count = np.unique(fitted.piece, return_counts=True)
+    stiff = np.isin(fitted.piece, whose[count > 1])  # a vertex that is a piece of its own bends
+    if stiff.all():
+        flags.append("every part of it keeps its form: --young does nothing")
+        return None
+    return elastic(fitted.mesh, wish.material, density=density_of(fitted.mesh, fitted.weighed), stiff=stiff)
+
+
+def _parts(fitted: Fitted, energy: Callable[[torch.Tensor], torch.Tensor], start: np.ndarray, reach: np.ndarray, step: float) -> tuple[int, bool]:  # fmt: skip
+    """Into how many steps a frame is cut so that the fastest vibration is followed, at rest and at the ends of each coordinate's range; and whether
+    that is not enough, so that elastic forces have to be implicit."""
+    ends = np.concatenate([start[None], np.zeros_like(start)[None], *(np.diag(r) for r in reach.T)])
+    body = fitted.body()
+    q = torch.from_numpy(ends)
+    slopes = jacobian(body, at_rest(body, q))[1]
+    inertia = torch.einsum("n,bnid,bnie->bde", body.mass, slopes, slopes)
+    unit = inertia.diagonal(dim1=1, dim2=2).clamp(min=1e-300).rsqrt()
+    stiff, heavy = (unit[:, :, None] * m * unit[:, None] for m in (torch.func.vmap(torch.func.hessian(lambda v: energy(v[None])[0]))(q), inertia))  # fmt: skip
+    half = torch.linalg.inv(torch.linalg.cholesky(heavy + 1e-9 * torch.eye(len(start), dtype=q.dtype)))
+    fastest = float(torch.linalg.eigvalsh(half @ stiff @ half.mT).max().clamp(min=0).sqrt())  # radians per second
+    parts = max(1, int(np.ceil(step * fastest / FINE)))
+    return min(parts, PARTS), parts > PARTS
 
 
 def _coordinates(given: tuple[float, ...] | None, k: int, name: str) -> Float64[np.ndarray, " k"]:
@@ -361,7 +426,8 @@ def _only_start(run: Motion, body: Body, start: State, velocity: torch.Tensor, c
     run.points.append(x)
     run.states.append(start)
     run.kinetic.append(0.5 * (mass * fast.square()).sum((1, 2)))
-    run.potential.append(-(mass * x * torch.tensor(conditions.gravity, dtype=x.dtype)).sum((1, 2)))
+    bent = torch.zeros(len(x), dtype=x.dtype) if body.energy is None else body.energy(start.q)
+    run.potential.append(bent - (mass * x * torch.tensor(conditions.gravity, dtype=x.dtype)).sum((1, 2)))
     run.momentum.append((mass * fast).sum(1))
     run.penetration.append(torch.zeros(len(x), dtype=x.dtype))
 
@@ -369,7 +435,7 @@ def _only_start(run: Motion, body: Body, start: State, velocity: torch.Tensor, c
 # ---------------------------------------------------------------------- books
 
 
-def _books(motion: ObjectMotion, reach: np.ndarray, wish: Wish, least: float) -> tuple[float, list[str]]:
+def _books(motion: ObjectMotion, reach: np.ndarray, wish: Wish, least: float, *, damped: bool) -> tuple[float, list[str]]:  # fmt: skip
     """Energy that nothing explains, of the largest that went to and fro, until a coordinate came to its end (there a wall takes energy); and
     what is strange about the motion."""
     out = []
@@ -380,7 +446,7 @@ def _books(motion: ObjectMotion, reach: np.ndarray, wish: Wish, least: float) ->
     until = int(beyond.any(axis=1).argmax()) if beyond.any() else len(motion)
     until = max(1, until - (until < len(motion)))  # a velocity is of the frames before and after
     change = (motion.energy - motion.energy[0] - motion.work)[:until]
-    loses = wish.damping > 0 or wish.ground is not None or bool(wish.pins)  # may take energy, not give it
+    loses = damped or wish.damping > 0 or wish.ground is not None or bool(wish.pins)  # may take energy, not give it
     scale = max(*(float(np.ptp(v[:until])) for v in (motion.kinetic, motion.potential, motion.work)), float(motion.kinetic[0]), least)  # fmt: skip
     wrong = float(change.max() if loses else np.abs(change).max()) / scale
     if wrong > DRIFT:

@@ -446,3 +446,21 @@ def test_a_world_says_how_far_things_have_gone():
     assert sure.shape == (H, W)
     assert (sure > 0.99).all()
     assert DirectWorld(DiffusionNet(replace(TINY, moves=False))).said(image, control, depth=depth) is None
+
+
+def test_the_weights_of_the_package_are_a_world():
+    from kinema4d.world.load import load_world
+    from kinema4d.world.small.direct import SHIPPED
+
+    assert SHIPPED.stat().st_size < 30e6
+    world = load_world("small-direct")
+    assert isinstance(world, DirectWorld)
+    assert world.net.config.control == "pointmap+rgb"
+    assert world.net.moves is not None
+    image, control = a_control(3)
+    made = world.simulate(image, control, depth=np.full(image.shape[:2], 1.5, np.float32), steps=1)
+    assert made.clip.rgb.shape == (3, *image.shape)
+    np.testing.assert_array_equal(made.clip.rgb[0], image)
+    assert np.isfinite(made.clip.pointmap.points).all()
+    weights = made.provenance["weights"]
+    assert weights["file"] == "direct.safetensors"
