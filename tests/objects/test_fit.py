@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,10 +11,10 @@ pytest.importorskip("torch", reason="objects need torch: pip install 'kinema4d[w
 pytest.importorskip("mujoco", reason="jointed objects are moved by MuJoCo: pip install 'kinema4d[mjcf]'")
 import torch
 
-from kinema4d.objects.body import at_rest
+from kinema4d.objects.body import at_rest, jacobian
 from kinema4d.objects.fit import FitPlan, fit, pieces, rigid
 from kinema4d.objects.lagrange import Conditions, simulate
-from kinema4d.objects.screws import product, screwed
+from kinema4d.objects.screws import product, product_and_slopes, screwed
 from kinema4d.objects.solid import Mesh
 from kinema4d.scenes.jointed import Jointed, draw, some_poses, swing
 
@@ -36,6 +38,29 @@ def test_screws_are_rigid_motions_that_add_up():
     two = torch.stack([twist, twist.flip(0)]).expand(9, 2, 6)
     one = product(x, two, torch.tensor([[0.3, -0.7]]).double())[0]
     torch.testing.assert_close(one, screwed(screwed(x, -0.7 * twist.flip(0)), 0.3 * twist))
+
+
+def test_slopes_of_screws_are_those_that_torch_derives():
+    g = torch.Generator().manual_seed(0)
+    x, twists, q = (
+        torch.randn(5, 3, generator=g).double(),
+        torch.randn(5, 3, 6, generator=g).double(),
+        torch.randn(2, 3, generator=g).double(),
+    )
+    made, slopes = product_and_slopes(x, twists, q)
+    torch.testing.assert_close(made, product(x, twists, q))
+    for j in range(3):
+        way = torch.eye(3).double()[j].expand(2, 3)
+        torch.testing.assert_close(slopes[..., j], torch.func.jvp(lambda v: product(x, twists, v), (q,), (way,))[1])
+    thing = draw("chain", 1)
+    body = fit(at_zero(thing), thing.posed(some_poses(thing, 32, 1))).body()
+    bends = replace(body, slopes=None, free=True)
+    for a, b in zip(
+        jacobian(replace(body, free=True), at_rest(bends, q[:, : body.coordinates])),
+        jacobian(bends, at_rest(bends, q[:, : body.coordinates])),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b)
 
 
 @pytest.mark.parametrize(("kind", "seed", "push"), [("laptop", 0, 0.1), ("chain", 1, 0.1), ("drawers", 2, 0.05)])

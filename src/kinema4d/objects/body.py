@@ -27,6 +27,8 @@ class Body:
     """[n] of each point, kg: a quadrature of its volume."""
     coordinates: int
     """How many there are."""
+    slopes: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
+    """Coordinates to points and how they change with each [b,n,3,k], where there is a formula; None: they are derived."""
     free: bool = False
     """Whether it also moves as a whole; otherwise its frame stands still."""
     energy: Callable[[Tensor], Tensor] | None = None
@@ -100,9 +102,11 @@ def jacobian(body: Body, state: State) -> tuple[Tensor, Tensor]:
     many, k = state.q.shape
     ways = torch.eye(k, dtype=state.q.dtype).repeat_interleave(many, 0)
     slopes: Tensor | None = None
-    if k:
+    if k and body.slopes is not None:
+        own, slopes = body.slopes(state.q)
+    elif k:
         both: Any = torch.func.jvp(body.shape, (state.q.repeat(k, 1),), (ways,))
-        own, slopes = both
+        own, slopes = both[0], both[1].unflatten(0, (k, many)).movedim(0, -1)
     else:
         own = body.shape(state.q)
     x = own[:many] @ state.turn.transpose(1, 2)
@@ -111,5 +115,5 @@ def jacobian(body: Body, state: State) -> tuple[Tensor, Tensor]:
         unit = torch.eye(3, dtype=x.dtype).expand(*x.shape[:2], 3, 3)
         parts += [unit, -cross(x)]
     if slopes is not None:
-        parts.append(torch.einsum("bij,kbnj->bnik", state.turn, slopes.unflatten(0, (k, many))))
+        parts.append(torch.einsum("bij,bnjk->bnik", state.turn, slopes))
     return x + state.place[:, None], torch.cat(parts, -1)

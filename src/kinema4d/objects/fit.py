@@ -23,7 +23,7 @@ from kinema4d.objects.body import Body
 from kinema4d.objects.joints import joints
 from kinema4d.objects.least import EXACT, Task, one_more
 from kinema4d.objects.reduce import Freedom, Subspace, active_subspace
-from kinema4d.objects.screws import product
+from kinema4d.objects.screws import product, product_and_slopes
 from kinema4d.objects.solid import Mesh, Weighed, checked, parts, quadrature
 
 RIGID = 1e-4
@@ -112,8 +112,16 @@ def screw_body(
             out = torch.cat([out, mix.to(q.dtype) @ bent], 1)[:, order]
         return out
 
+    def slopes(q: Tensor) -> tuple[Tensor, Tensor]:
+        out, ways = product_and_slopes(own[lone].to(q.dtype), mine[lone].to(q.dtype), q)
+        if len(used):
+            bent, bends = product_and_slopes(inner[0].to(q.dtype), inner[1].to(q.dtype), q)
+            out = torch.cat([out, mix.to(q.dtype) @ bent], 1)[:, order]
+            ways = torch.cat([ways, torch.einsum("mn,bnik->bmik", mix.to(q.dtype), bends)], 1)[:, order]
+        return out, ways
+
     return Body(
-        shape=shape, mass=torch.from_numpy(weighed.mass), coordinates=twists.shape[1],
+        shape=shape, slopes=slopes, mass=torch.from_numpy(weighed.mass), coordinates=twists.shape[1],
         reach=None if reach is None else torch.from_numpy(reach),
     )  # fmt: skip
 
