@@ -149,6 +149,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     out: dict[str, Any] = {"objects": len(rows), **{k: mean(rows, k) for k in keys}}
     names = sorted({n for r in rows for n in r.get("ik_chamfer", {})})
     out["ik_chamfer"] = {n: mean([r["ik_chamfer"] for r in rows if "ik_chamfer" in r], n) for n in names}
+    out["refused"] = float(np.mean(["refused" in r for r in rows])) if rows else None
     out["with_1s"], out["with_3s"] = (sum(r.get(k) is not None for r in rows) for k in ("error_1s", "error_3s"))
     return out
 
@@ -170,6 +171,15 @@ def fits(count: int) -> list[dict[str, Any]]:
         rows.append(row)
         print(json_module.dumps(row), flush=True)
     return rows
+
+
+def spread(every: list[Object4D], most: int) -> list[Object4D]:
+    """At most so many, evenly of all kinds."""
+    return (
+        [every[i] for i in np.unique(np.linspace(0, len(every) - 1, min(most, len(every))).round().astype(int))]
+        if every
+        else []
+    )
 
 
 def unseen(every: list[Object4D], weights: Path) -> list[dict[str, Any]]:
@@ -210,7 +220,7 @@ def main(
         fit_objects: How many are fitted.
         data: Data set for the amortised model; without, only fits are measured.
         weights: Of the amortised model; those of the package without.
-        unseen_objects: Of every split at most.
+        unseen_objects: Of every split at most, spread over its kinds.
         threads: Of torch.
         json: Print the figures as one JSON object at the end.
     """
@@ -219,7 +229,7 @@ def main(
     chosen = weights or shipped()
     if data is not None and chosen is not None:
         out["amortised"] = {
-            split: summary(unseen(read_objects(data, split)[:unseen_objects], chosen))
+            split: summary(unseen(spread(read_objects(data, split), unseen_objects), chosen))
             for split in ("test-instance", "test-category")
         }
     print(json_module.dumps(out, indent=None if json else 1))
