@@ -138,7 +138,7 @@ def _one(work: _Work) -> dict[str, Any]:
         "group": truth.group,
         "task": truth.task,
         **scored(Pair(predicted=made.clip, truth=truth)),
-        "said_error_m": None if said is None else said_error(*said, truth),
+        "said_error_m": None if said is None else said_error(said[0], said[1], truth),
     }
     with whole_file(file, overwrite=True) as temporary:
         temporary.write_text(json.dumps(found))
@@ -152,7 +152,7 @@ def scored(pair: Pair) -> dict[str, float | None]:
     scores |= perceptual.scores(pair, networks=("alex",))
     out: dict[str, float | None] = {}
     for name in COLUMNS:
-        value = scores.get(name, NA("not of the picture"))
+        value = scores[name] if name in scores else NA("said by the model, not seen in the picture")
         out[name] = None if isinstance(value, NA) else float(value)
     rows = [r for r in acted.details.get("objects", {}).values() if r["moved"] and r["visible_at_end"]]
     errors = [r["true_displacement_m"] if r["error_m"] is None else r["error_m"] for r in rows]
