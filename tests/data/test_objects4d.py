@@ -92,8 +92,8 @@ def test_splits_are_disjoint_and_held_out_kinds_never_train(made: Path):
     every = read_objects(made)
     assert {o.id for o in read_objects(made, "test-category")} == {"faucet-00000", "faucet-00001"}
     assert sum(len(read_objects(made, s)) for s in ("train", "val", "test-instance", "test-category")) == len(every)
-    rows = [o.row for o in orders(Recipe(objects=3000, kinds=(*KINDS, *ASSETS)))]
-    assert len({r["id"] for r in rows}) == 3000
+    rows = [o.row for o in orders(Recipe(objects=4500, kinds=(*KINDS, *ASSETS)))]
+    assert len({r["id"] for r in rows}) == 4500
     assert {r["category"] for r in rows} == set(CATEGORIES)
     held = [r for r in rows if r["split"] == "test-category"]
     assert {r["kind"] for r in held} == {"faucet", "scissors", "real-faucet"}

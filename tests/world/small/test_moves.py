@@ -12,7 +12,7 @@ from diffusion_cases import TINY, H, W, a_scene
 from kinema4d.types import Pointmap
 from kinema4d.world.small.diffusion import DiffusionNet
 from kinema4d.world.small.hints import Hints
-from kinema4d.world.small.moves import START, Moves, frames_of, tokens_of
+from kinema4d.world.small.moves import GRIPPED, START, Moves, frames_of, tokens_of
 from kinema4d.world.small.patches import Scene, at_groups, clip_of, known_of, lengths, moved_loss, sample, scale_of
 
 CONFIG = replace(TINY, control="text")  # told nothing of contact
@@ -103,15 +103,21 @@ def test_what_the_hand_would_carry_has_gone_with_it_before_any_training():
     at = (0, 2, 1, 3)
     known.reach[..., 1], known.carry[:] = 0.0, 0.0
     known.reach[at][1], known.carry[at][0] = 1.0, 0.4
+    known.reach[..., 3] = 0.0
     with torch.no_grad():
+        pushed = Moves(config)(known)
+        known.reach[at][3] = 1.0  # the fingers closed on it
         moved = Moves(config)(known)
     assert not moved.away[0, 0].any()  # the first frame
     assert (moved.gone[0, 0] < -10).all()
     own = moved.gone[0, 2, 1].reshape(H, W)
     assert (own[:2, 6:8] > 3).all()  # the four pixels of that place
     assert float(own.flatten().sort().values[-5]) == -4.0
-    share = torch.tensor(START[3:6]).softmax(0)[0]
-    torch.testing.assert_close(moved.away[0, 2, 1].reshape(H, W, 3)[0, 6, 0], 0.4 * share)
+    grip = torch.tensor([GRIPPED / 2, -GRIPPED / 2, 0.0])
+    for found, way in ((moved, grip), (pushed, -grip)):  # where the push is zero, so is what is not carried
+        share = (torch.tensor(START[3:6]) + way).softmax(0)[0]
+        torch.testing.assert_close(found.away[0, 2, 1].reshape(H, W, 3)[0, 6, 0], 0.4 * share)
+    assert float(moved.away[0, 2, 1].reshape(H, W, 3)[0, 6, 0]) > 0.9 * 0.4
 
 
 @pytest.mark.parametrize("control", ["text", "embedding", "pointmap"])
