@@ -12,7 +12,7 @@ def train_objects(
     out: Path,
     preset: Literal["small", "large"] = "small",
     steps: int | None = None,
-    nested: bool = True,
+    counted: bool = True,
     turned: bool = True,
     start: Path | None = None,
     threads: int | None = None,
@@ -26,7 +26,7 @@ def train_objects(
         out: Folder of the run.
         preset: small for a CPU, large for a GPU.
         steps: Steps in all; default 6000.
-        nested: Order the latents by nested dropout.
+        counted: Ask for no more coordinates than an object has; otherwise all may be used for the same motions (an ablation).
         turned: Let any pose be the one that is seen; otherwise always that at rest.
         start: Weights of the same preset to go on from, instead of from nothing.
         threads: Cores to train on; default all.
@@ -40,9 +40,9 @@ def train_objects(
         raise ValueError(f"--steps must be at least 1, got {steps}")
     if threads is not None:
         torch.set_num_threads(threads)
-    net = run_objects(data, out, PRESETS[preset], steps=steps, nested=nested, turned=turned, start=start, tell=_say)
+    net = run_objects(data, out, PRESETS[preset], steps=steps, counted=counted, turned=turned, start=start, tell=_say)
     file = out / "objects.safetensors"
-    about = {"data": data.name, "preset": preset, "nested": nested, "turned": turned, "steps": steps}
+    about = {"data": data.name, "preset": preset, "counted": counted, "turned": turned, "steps": steps}
     print(f"{file}: sha256 {save_model(file, net, about)}")
 
 

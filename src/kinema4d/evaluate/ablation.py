@@ -152,8 +152,8 @@ def scored(pair: Pair) -> dict[str, float | None]:
     scores |= perceptual.scores(pair, networks=("alex",))
     out: dict[str, float | None] = {}
     for name in COLUMNS:
-        value = scores[name] if name in scores else NA("said by the model, not seen in the picture")
-        out[name] = None if isinstance(value, NA) else float(value)
+        value = scores.get(name)  # what a model says itself is none of them
+        out[name] = None if value is None or isinstance(value, NA) else float(value)
     rows = [r for r in acted.details.get("objects", {}).values() if r["moved"] and r["visible_at_end"]]
     errors = [r["true_displacement_m"] if r["error_m"] is None else r["error_m"] for r in rows]
     return out | {"object_error_m": float(np.mean(errors)) if errors else None}

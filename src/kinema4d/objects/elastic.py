@@ -1,4 +1,4 @@
-"""Elastic energy of a mesh whose vertices are given: closed parts as solids, open ones as sheets (NeuROK, issue 8).
+"""Elastic energy of a mesh whose vertices are given: closed parts as solids, open ones as sheets (NeuROK, section 5).
 
 The law is St. Venant's and Kirchhoff's everywhere, as in MuJoCo's flexes (measured: its forces are this law's on its own
 tetrahedra to ten digits): energy is quadratic in Green's strain, so that turning costs nothing however far. What a surface does inside

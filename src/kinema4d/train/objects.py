@@ -117,11 +117,11 @@ def explained(
 class ObjectsTask:
     """Batches by the number of the step."""
 
-    def __init__(self, net: ScrewNet, seen: Sequence[Seen], held_out: Sequence[Seen], *, steps: int, nested: bool = True, turned: bool = True) -> None:  # fmt: skip
+    def __init__(self, net: ScrewNet, seen: Sequence[Seen], held_out: Sequence[Seen], *, steps: int, counted: bool = True, turned: bool = True) -> None:  # fmt: skip
         if not seen or not held_out:
             raise ValueError(f"{len(seen)} objects to learn from and {len(held_out)} to judge by: a data set needs both, with parts that keep their form")  # fmt: skip
         self.model: nn.Module = net
-        self.net, self.seen, self.held_out, self.steps, self.nested, self.turned = net, seen, held_out, steps, nested, turned  # fmt: skip
+        self.net, self.seen, self.held_out, self.steps, self.counted, self.turned = net, seen, held_out, steps, counted, turned  # fmt: skip
 
     def batch(self, some: Sequence[Seen], poses: int, rng: np.random.Generator) -> Batch:
         """Objects in one pose each, and where their points are in others."""
@@ -147,7 +147,7 @@ class ObjectsTask:
         b = self.batch([self.seen[i] for i in rng.integers(0, len(self.seen), OBJECTS)], POSES, rng)
         twists, counted = self.net(b.x, b.normals, b.there)
         k = self.net.config.coordinates
-        use = torch.arange(k) < (b.count[:, None] if self.nested else k)
+        use = torch.arange(k) < (b.count[:, None] if self.counted else k)
         left, long = left_over(told(twists, b.x, b.there), told(b.twists, b.x, b.there), use)
         out = (left + LEAST).sqrt().mean() + SCALE * long.mean() + COUNT * F.cross_entropy(counted, b.count - 1)
         late = min(1.0, max(0.0, (step / self.steps - LATER[0]) / (LATER[1] - LATER[0])))
@@ -233,7 +233,7 @@ def run_objects(
     config: AmortisedConfig,
     *,
     steps: int | None = None,
-    nested: bool = True,
+    counted: bool = True,
     turned: bool = True,
     start: Path | None = None,
     tell: Callable[[int, dict[str, float]], None] | None = None,
@@ -251,8 +251,8 @@ def run_objects(
                 f"{start} is a model of {first.config}, wanted is {config}: start from one of the same preset"
             )
         net.load_state_dict(first.state_dict())
-    task = ObjectsTask(net, seen, held_out, steps=plan.steps, nested=nested, turned=turned)
-    about = {"preset": "objects", "config": json.loads(json.dumps(asdict(config))), "objects": [s.name for s in seen], "nested": nested, "turned": turned, "start": None if start is None else start.name}  # fmt: skip
+    task = ObjectsTask(net, seen, held_out, steps=plan.steps, counted=counted, turned=turned)
+    about = {"preset": "objects", "config": json.loads(json.dumps(asdict(config))), "objects": [s.name for s in seen], "counted": counted, "turned": turned, "start": None if start is None else start.name}  # fmt: skip
     net = train(task, plan, out, config=about, tell=tell)
     assert isinstance(net, ScrewNet)
     return net
