@@ -122,7 +122,9 @@ def test_bad_input_is_one_line(meshes, fitted, tmp_path, capsys, monkeypatch):
     assert "0.153 m" not in refused(["fit", str(meshes), "--unit", "mm", "--out", str(tmp_path / "x")], capsys)
     assert "--most must be at least 1" in refused(["fit", str(meshes), "--most", "0", "--out", str(tmp_path / "x")], capsys)  # fmt: skip
     assert "which needs none" in run(str(fitted), *out, "--weights", "w.safetensors")
-    assert "is no file of weights" in run(str(meshes / "frame0.ply"), *out, "--weights", str(meshes / "frame0.ply"))
+    assert "is no readable safetensors file" in run(
+        str(meshes / "frame0.ply"), *out, "--weights", str(meshes / "frame0.ply")
+    )
     monkeypatch.setattr("kinema4d.objects.amortised.shipped", lambda: None)
     assert "has no weights that foretell meshes: give --weights, or fit it" in run(str(meshes / "frame0.ply"), *out)
     assert not (tmp_path / "m").exists()

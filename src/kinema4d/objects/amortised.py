@@ -8,8 +8,7 @@ train/objects.py. Parts that bend are not in it: fit those.
 
 from __future__ import annotations
 
-import hashlib
-import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.resources import files
@@ -22,14 +21,14 @@ from jaxtyping import Float32, Float64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kinema4d.files import whole_file
-from kinema4d.objects.deform import embedded
 from kinema4d.objects.fit import Fitted
 from kinema4d.objects.reduce import Freedom
 from kinema4d.objects.solid import Mesh, checked, parts, quadrature
+from kinema4d.weights_file import fill_in, read_weights, write_weights
 
-FORMAT = "kinema4d-objects"
+FORMAT = "kinema4d objects 1"
 """What a file of weights says it is."""
+AGAIN = "train one with kinema4d objects train"
 JITTER, ROUND = 0.02, 0.02
 """Radians by which an object is turned at random; and what is so little square has no direction."""
 STILL = 0.03
@@ -67,6 +66,13 @@ PRESETS = {
     "large": AmortisedConfig(points=64, pieces=64, coordinates=16, width=512, layers=12, heads=8, octaves=8),
 }
 """For a CPU, and for a GPU."""
+
+
+def embedded(x: Tensor, octaves: int) -> Tensor:
+    """[...,3] to [...,3 + 6 octaves]: positions, and their sines and cosines, each twice as fast."""
+    fast = math.pi * 2.0 ** torch.arange(octaves, dtype=x.dtype, device=x.device)
+    angle = (x[..., None] * fast).flatten(-2)
+    return torch.cat([x, angle.sin(), angle.cos()], -1)
 
 
 class Block(nn.Module):
@@ -206,30 +212,15 @@ def shipped() -> Path | None:
 
 def save_model(path: str | Path, net: ScrewNet, about: Mapping[str, Any]) -> str:
     """As float16, with the configuration; returns the hash."""
-    from safetensors.torch import save
-
-    note = {"format": FORMAT, "config": json.dumps(asdict(net.config)), "about": json.dumps(dict(about))}
-    content = save({n: v.half().contiguous() for n, v in net.state_dict().items()}, note)
-    with whole_file(Path(path), overwrite=True) as temporary:
-        temporary.write_bytes(content)
-    return hashlib.sha256(content).hexdigest()
+    return write_weights(path, net.state_dict(), FORMAT, asdict(net.config), dict(about))
 
 
 def load_model(path: str | Path) -> tuple[ScrewNet, dict[str, Any]]:
-    """The network, and what is known about it."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(str(path), "pt") as file:
-            note = file.metadata() or {}
-            state = {n: file.get_tensor(n).float() for n in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is no file of weights: {error}") from None
-    if note.get("format") != FORMAT:
-        raise ValueError(f"{path} are weights of {note.get('format')!r}, not of {FORMAT!r}: give those that `kinema4d objects train` wrote")  # fmt: skip
-    net = ScrewNet(AmortisedConfig(**json.loads(note["config"])))
-    net.load_state_dict(state)
-    return net.eval().requires_grad_(False), json.loads(note["about"])
+    """The network, and what is known about it; a file that is damaged or of another kind is refused."""
+    state, config, about = read_weights(path, FORMAT, AGAIN)
+    net = ScrewNet(AmortisedConfig(**config))
+    fill_in({"net": net}, {f"net.{n}": v for n, v in state.items()}, path, AGAIN)
+    return net.eval().requires_grad_(False), about
 
 
 # ---------------------------------------------------------------------- one unseen object

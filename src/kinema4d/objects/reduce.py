@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-GAP = 100.0
-"""Between the last eigenvalue that counts and the next."""
-ENOUGH = 1.2
-"""Reconstruction with so few latents, of that with all."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,12 +17,6 @@ class Subspace:
     """[k] eigenvalues, largest first."""
     directions: Tensor
     """[k,k] in columns."""
-
-    @property
-    def gap(self) -> int:
-        """After how many the largest gap is."""
-        ratio = self.values[:-1] / self.values[1:].clamp(min=1e-14 * float(self.values[0]))
-        return int(ratio.argmax()) + 1
 
 
 def active_subspace(decode: Callable[[Tensor], Tensor], draws: Tensor, mass: Tensor, *, scalar: bool = False) -> Subspace:  # fmt: skip
@@ -60,18 +49,3 @@ class Freedom:
     """Of each eigenvalue to the next."""
     why: str
     """In words."""
-
-
-def freedom(errors: Sequence[float], values: Tensor) -> Freedom:
-    """The fewest latents that reconstruct nearly as well as all, if the eigenvalues fall off right after them; otherwise the coordinates are
-    not minimal, and are not simulated."""
-    enough = next(j + 1 for j, e in enumerate(errors) if e <= ENOUGH * errors[-1])
-    floor = 1e-14 * float(values[0])
-    ratios = tuple(float(values[j]) / max(float(values[j + 1]), floor) for j in range(len(values) - 1))
-    falls = next((j + 1 for j in reversed(range(len(ratios))) if ratios[j] >= GAP), None)
-    if falls == enough:
-        why = f"{enough} latents reconstruct as well as {len(errors)}, and eigenvalues fall {ratios[enough - 1]:.0f}-fold after them"
-        return Freedom(count=enough, errors=tuple(errors), ratios=ratios, why=why)
-    where = "nowhere" if falls is None else f"after {falls}"
-    why = f"not minimal: {enough} latents reconstruct as well as {len(errors)}, but eigenvalues fall {GAP:.0f}-fold {where}"
-    return Freedom(count=None, errors=tuple(errors), ratios=ratios, why=why)

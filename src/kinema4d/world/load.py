@@ -41,10 +41,10 @@ def load_world(
     path = Path(name)
     if name in ("small", "small-motion", "small-direct") or path.suffix == ".safetensors":
         try:
+            from kinema4d.weights_file import said_to_be
             from kinema4d.world.small.checkpoint import load_small
             from kinema4d.world.small.direct import FORMAT, load_direct, load_painter
             from kinema4d.world.small.world import SmallWorld
-            from kinema4d.world.weights_file import said_to_be
         except ImportError as error:
             raise ValueError(f"the small world needs {error.name}: pip install 'kinema4d[world]'") from None
         if name == "small-direct":

@@ -13,11 +13,11 @@ guard()
 
 from torch import nn  # noqa: E402
 
+from kinema4d.weights_file import fill_in, read_weights, write_weights  # noqa: E402
 from kinema4d.world.small.complete import CompleteConfig, CompleteNet  # noqa: E402
 from kinema4d.world.small.look import Eyes  # noqa: E402
 from kinema4d.world.small.move import MoveConfig, MoveNet  # noqa: E402
 from kinema4d.world.small.see import BlindNet, SeeConfig, SegmentNet  # noqa: E402
-from kinema4d.world.weights_file import fill_in, read_weights, write_weights  # noqa: E402
 
 SHIPPED = Path(__file__).parent / "weights" / "small.safetensors"
 """The weights that come with the package."""

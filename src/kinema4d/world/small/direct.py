@@ -28,12 +28,12 @@ guard()
 import torch  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+from kinema4d.weights_file import fill_in, read_weights, write_weights  # noqa: E402
 from kinema4d.world.small.diffusion import DiffusionNet  # noqa: E402
 from kinema4d.world.small.diffusion_config import ACTION, TOLD, DiffusionConfig  # noqa: E402
 from kinema4d.world.small.look import Eyes, View, guess  # noqa: E402
 from kinema4d.world.small.patches import STEPS, Scene, clip_of, known_of, lengths, sample, scale_of  # noqa: E402
 from kinema4d.world.small.pixels import PixelHead  # noqa: E402
-from kinema4d.world.weights_file import fill_in, read_weights, write_weights  # noqa: E402
 
 SHIPPED = Path(__file__).parent / "weights" / "direct.safetensors"
 """The weights that come with the package."""
