@@ -22,7 +22,8 @@ from kinema4d.objects.amortised import kinematics
 from kinema4d.objects.fit import Fitted, fit
 from kinema4d.objects.solid import Mesh
 from kinema4d.scenes.jointed import KINDS, Jointed, draw, some_poses, swing
-from kinema4d.simulate.objects import Wish, simulate_object
+from kinema4d.simulate.object_wish import Wish
+from kinema4d.simulate.objects import simulate_object
 
 GRAVITY = (1.5, -3.0, -9.2)
 """Askew, so that doors and drawers move, too."""

@@ -14,7 +14,8 @@ from kinema4d.objects.elastic import THICK, Elements, Material, closed, density_
 from kinema4d.objects.fit import Fitted
 from kinema4d.objects.reduce import Freedom
 from kinema4d.objects.solid import Mesh, quadrature
-from kinema4d.simulate.objects import Wish, simulate_object
+from kinema4d.simulate.object_wish import Wish
+from kinema4d.simulate.objects import simulate_object
 
 RUBBER = Material(young=2e5, poisson=0.3, thickness=0.001)
 MU, LAM = 2e5 / 2.6, 2e5 * 0.3 / (1.3 * 0.4)

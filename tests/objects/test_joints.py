@@ -9,9 +9,8 @@ pytest.importorskip("torch", reason="objects need torch: pip install 'kinema4d[w
 pytest.importorskip("mujoco", reason="jointed objects are moved by MuJoCo: pip install 'kinema4d[mjcf]'")
 import torch
 
-from kinema4d.objects.joints import joints, motions, spatial
+from kinema4d.objects.joints import joints, motions
 from kinema4d.objects.least import Task
-from kinema4d.objects.screws import product, screwed
 from kinema4d.objects.solid import Mesh, parts
 from kinema4d.scenes.jointed import KINDS, draw, some_poses
 
@@ -65,16 +64,3 @@ def test_what_bends_or_is_too_thin_or_has_no_base_is_left_to_least_squares():
     g = torch.Generator().manual_seed(0)
     away = task.goals + torch.randn(len(task.goals), 1, 3, generator=g).double()
     assert joints(Task(rest=task.rest, goals=away, piece=task.piece, count=task.count), 8) is None
-
-
-def test_screws_are_carried_along_by_those_before_them():
-    g = torch.Generator().manual_seed(0)
-    x, twists, q = torch.randn(5, 3, generator=g).double(), torch.randn(1, 3, 6, generator=g).double(), torch.tensor([0.4, -0.6, 0.3]).double()  # fmt: skip
-    now = torch.from_numpy(spatial(twists.numpy(), q.numpy()))[0]
-    at = product(x, twists.expand(5, 3, 6), q[None])[0]
-    for j in range(3):
-        way = torch.zeros(3).double()
-        way[j] = 1
-        slope = torch.func.jvp(lambda v: product(x, twists.expand(5, 3, 6), v[None])[0], (q,), (way,))[1]
-        torch.testing.assert_close(slope, torch.linalg.cross(now[j, :3].expand(5, 3), at) + now[j, 3:])
-    torch.testing.assert_close(screwed(at, 1e-6 * now[2]) - at, 1e-6 * (torch.linalg.cross(now[2, :3].expand(5, 3), at) + now[2, 3:]), atol=1e-11, rtol=0)  # fmt: skip

@@ -8,7 +8,7 @@ pytest.importorskip("torch", reason="objects need torch: pip install 'kinema4d[w
 import torch
 from torch import Tensor
 
-from kinema4d.objects.pieces import PRIOR, carried, exponential, nearest
+from kinema4d.objects.pieces import PRIOR, advanced, carried, exponential, nearest
 from kinema4d.objects.screws import product, screwed
 
 B, P, C, M, K = 2, 3, 4, 5, 3
@@ -33,6 +33,10 @@ def test_they_are_where_the_plain_product_of_screws_has_them():
     for j in range(K):
         slope = torch.func.jvp(lambda v: carried(x, twists, v)[0], (q,), (ways[j].expand(B, P, K),))[1]
         torch.testing.assert_close(slopes[..., j], slope)
+    now, turn, shift = advanced(twists, q)  # screws where those before them have brought them
+    torch.testing.assert_close(y, x[:, None] @ turn.transpose(-1, -2) + shift[..., None, :])
+    w, v = now[..., 1, None, :3], now[..., 1, None, 3:]
+    torch.testing.assert_close(slopes[..., 1], torch.linalg.cross(w.expand_as(y), y) + v)
 
 
 def test_the_nearest_coordinates_of_a_pose_are_those_that_made_it():

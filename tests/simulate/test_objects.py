@@ -13,7 +13,8 @@ import trimesh
 from kinema4d.objects.fit import Fitted
 from kinema4d.objects.reduce import Freedom
 from kinema4d.objects.solid import Mesh, quadrature
-from kinema4d.simulate.objects import PushAt, Wish, parse_push, simulate_object
+from kinema4d.simulate.object_wish import PushAt, Wish, parse_push
+from kinema4d.simulate.objects import simulate_object
 
 NONE = (0.0, 0.0, 0.0)
 EDGE = (0.55, -0.02, 0.0)

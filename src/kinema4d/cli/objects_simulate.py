@@ -74,7 +74,8 @@ def simulate_object_command(
     """
     from kinema4d import __version__
     from kinema4d.geometry.motion_folder import save_motion
-    from kinema4d.simulate.objects import Wish, numbers, parse_push, simulate_object, vector
+    from kinema4d.simulate.object_wish import Wish, numbers, parse_push, vector
+    from kinema4d.simulate.objects import simulate_object
 
     if out.exists() and not overwrite:
         raise ValueError(f"{out} exists; pass --overwrite to replace it, or choose another path")

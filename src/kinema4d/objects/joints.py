@@ -8,14 +8,12 @@ once) least squares do it (:mod:`.least`).
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from scipy.spatial.transform import Rotation
 from torch import Tensor
 
 from kinema4d.objects.body import cross
 from kinema4d.objects.least import EXACT, Task
-from kinema4d.objects.pieces import exponential
 from kinema4d.objects.screws import waves
 
 SAME = 2e-5
@@ -80,20 +78,6 @@ def motions(task: Task) -> tuple[Tensor, Tensor] | None:
             return None
         turns[:, g], shifts[:, g] = turn, to - turn @ middle
     return turns, shifts
-
-
-def spatial(twists: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Twists [g,k,6] as they are once the body is at coordinates [k]: each is moved by those before it."""
-    out = np.array(twists, np.float64)
-    turn, shift = np.tile(np.eye(3), (len(out), 1, 1)), np.zeros((len(out), 3))
-    for j in range(out.shape[1]):
-        w = np.einsum("gij,gj->gi", turn, twists[:, j, :3])
-        v = np.einsum("gij,gj->gi", turn, twists[:, j, 3:]) + np.cross(shift, w)
-        out[:, j] = np.concatenate([w, v], axis=1)
-        step, way = (x.numpy() for x in exponential(torch.from_numpy(q[j] * twists[:, j])))
-        shift = np.einsum("gij,gj->gi", turn, way) + shift
-        turn = turn @ step
-    return out
 
 
 def _of(moved: tuple[Tensor, Tensor], link: Tensor) -> tuple[Tensor, Tensor]:

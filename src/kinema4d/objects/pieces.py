@@ -26,21 +26,28 @@ def exponential(twist: Tensor) -> tuple[Tensor, Tensor]:
     return turn, ((unit + b * W + c * W2) @ v[..., None])[..., 0]
 
 
-def carried(x: Tensor, twists: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    """Points [b,p,c,m,3] of pieces [b,c,m,3] for twists [b,c,k,6] and coordinates [b,p,k], and how they change [b,p,c,m,3,k]."""
-    many, pieces = q.shape[:2], x.shape[1]
-    turn = torch.eye(3, dtype=x.dtype).expand(*many, pieces, 3, 3)
-    shift = torch.zeros(*many, pieces, 3, dtype=x.dtype)
-    ways = []
+def advanced(twists: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Twists [b,p,c,k,6] as they are once the body is at coordinates [b,p,k], each moved by those before it; and turns [b,p,c,3,3] and shifts [b,p,c,3] of
+    pieces whose twists at rest are [b,c,k,6]."""
+    many, pieces = q.shape[:2], twists.shape[1]
+    turn = torch.eye(3, dtype=twists.dtype).expand(*many, pieces, 3, 3)
+    shift = torch.zeros(*many, pieces, 3, dtype=twists.dtype)
+    now = []
     for j in range(q.shape[-1]):
-        w = (turn @ twists[:, None, :, j, :3, None])[..., 0]  # of this screw, where those before it have brought it
-        v = (turn @ twists[:, None, :, j, 3:, None])[..., 0] + torch.linalg.cross(shift, w)
-        ways.append((w, v))
+        w = (turn @ twists[:, None, :, j, :3, None])[..., 0]
+        now.append(torch.cat([w, (turn @ twists[:, None, :, j, 3:, None])[..., 0] + torch.linalg.cross(shift, w)], -1))
         own, way = exponential(q[:, :, None, j, None] * twists[:, None, :, j])
         shift = (turn @ way[..., None])[..., 0] + shift
         turn = turn @ own
+    return torch.stack(now, 3), turn, shift
+
+
+def carried(x: Tensor, twists: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    """Points [b,p,c,m,3] of pieces [b,c,m,3] for twists [b,c,k,6] and coordinates [b,p,k], and how they change [b,p,c,m,3,k]."""
+    now, turn, shift = advanced(twists, q)
     y = torch.einsum("bpcij,bcmj->bpcmi", turn, x) + shift[..., None, :]
-    slopes = [torch.linalg.cross(w[..., None, :].expand_as(y), y) + v[..., None, :] for w, v in ways]
+    ways = ((t[..., None, :3], t[..., None, 3:]) for t in now.unbind(3))
+    slopes = [torch.linalg.cross(w.expand_as(y), y) + v for w, v in ways]
     return y, torch.stack(slopes, -1)
 
 

@@ -23,9 +23,9 @@ from torch.nn import functional as F
 from kinema4d.data.objects4d import Object4D, read_objects
 from kinema4d.objects.amortised import AmortisedConfig, Look, ScrewNet, box_of, load_model, look_at, told
 from kinema4d.objects.fit import RIGID, rigid
-from kinema4d.objects.joints import joints, spatial
+from kinema4d.objects.joints import joints
 from kinema4d.objects.least import EXACT, Task, one_more
-from kinema4d.objects.pieces import carried, nearest
+from kinema4d.objects.pieces import advanced, carried, nearest
 from kinema4d.objects.solid import Mesh, parts
 from kinema4d.train.loop import Plan, train
 
@@ -206,7 +206,7 @@ class Batch:
 
 def _at(one: Seen, pose: int, look: Look, config: AmortisedConfig) -> np.ndarray:
     """[pieces,coordinates,6] screws in a pose as it is looked at."""
-    own = spatial(one.twists, one.q[pose])
+    own = advanced(torch.from_numpy(one.twists)[None], torch.from_numpy(one.q[pose])[None, None])[0][0, 0].numpy()
     (m0, s0), (m1, s1) = box_of(one.poses[0]), box_of(one.poses[pose])
     a, shift = s0 / s1, look.turn @ (m0 - m1) / s1  # from one unit box into the other
     w = own[..., :3] @ look.turn.T
