@@ -14,7 +14,7 @@ from kinema4d.scenes.assets import ASSETS, Real, load
 from kinema4d.scenes.jointed import Jointed
 from kinema4d.scenes.physics import mujoco_module
 
-JOINTED = tuple(jointed.KINDS)
+JOINTED = (*jointed.KINDS, jointed.GADGET)
 """Kinds of solid parts on joints, drawn by chance."""
 SOFT = {
     "bar": "elastic", "blob": "elastic", "plate": "elastic", "cloth": "cloth", "rope": "rope", "rigid": "rigid",

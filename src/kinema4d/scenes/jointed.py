@@ -20,6 +20,8 @@ from kinema4d.scenes.physics import mujoco_module
 DENSITY = 1000.0
 """kg per cubic metre, of every part."""
 Vector = tuple[float, float, float]
+RODS = ("rod-x", "rod-y", "rod")
+"""Kinds of rods by the axis that they lie along."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +29,8 @@ class Part:
     """A body of boxes and rods."""
 
     solids: tuple[tuple[str, Vector, Vector], ...]
-    """Kind (``box`` with half sides; ``rod`` along z with radius and half length), size, and middle in the part's frame, metres."""
+    """Kind (``box`` with half sides; ``rod`` along z, ``rod-x``, ``rod-y`` with radius and half length), size, and middle in the part's frame,
+    metres."""
     at: Vector = (0.0, 0.0, 0.0)
     """Its frame in that of the part it hangs on."""
     on: int | None = None
@@ -60,7 +63,10 @@ class Jointed:
         for i, part in enumerate(self.parts):
             for kind, size, middle in part.solids:
                 shape = trimesh.creation.box([2 * s for s in size]) if kind == "box" else trimesh.creation.cylinder(size[0], 2 * size[1], sections=10)  # fmt: skip
-                every.append(np.asarray(shape.vertices) + middle)
+                own = np.asarray(shape.vertices)
+                if kind in RODS:
+                    own = np.roll(own, RODS.index(kind) + 1, axis=1)  # along z it is made
+                every.append(own + middle)
                 faces.append(np.asarray(shape.faces) + count)
                 whose.append(np.full(len(shape.vertices), i))
                 count += len(shape.vertices)
@@ -101,7 +107,7 @@ class Jointed:
         def body(i: int) -> str:
             part = self.parts[i]
             solids = "".join(
-                f'<geom type="{"box" if kind == "box" else "cylinder"}" size="{_text(size if kind == "box" else size[:2])}" pos="{_text(middle)}" density="{DENSITY}"/>'
+                f'<geom type="{"box" if kind == "box" else "cylinder"}" size="{_text(size if kind == "box" else size[:2])}" pos="{_text(middle)}" density="{DENSITY}"{_along(kind)}/>'
                 for kind, size, middle in part.solids
             )
             joint = "" if part.joint is None else f'<joint type="{part.joint}" axis="{_text(part.axis)}"/>'
@@ -113,6 +119,11 @@ class Jointed:
             f'<mujoco><option timestep="{step}" integrator="RK4"><flag contact="disable" energy="enable"/></option>'
             f"<worldbody>{roots}</worldbody></mujoco>"
         )
+
+
+def _along(kind: str) -> str:
+    """Of a rod, for MuJoCo."""
+    return f' zaxis="{_text(np.eye(3)[RODS.index(kind)])}"' if kind in RODS else ""
 
 
 def _text(values: Any) -> str:
@@ -335,10 +346,16 @@ KINDS: dict[str, Callable[[np.random.Generator], Jointed]] = {
     "cabinet": cabinet, "chest": chest, "window": window, "lever": lever, "dial": dial, "wheel": wheel, "gate": gate,
 }  # fmt: skip
 """Every kind by name."""
+GADGET = "gadget"
+"""Put together by chance (:mod:`kinema4d.scenes.gadgets`)."""
 
 
 def draw(kind: str, seed: int) -> Jointed:
-    """One of a kind."""
+    """One of a kind; ``gadget`` is of none."""
+    if kind == GADGET:
+        from kinema4d.scenes.gadgets import gadget
+
+        return gadget(np.random.default_rng([seed, zlib.crc32(kind.encode())]))
     if kind not in KINDS:
         raise ValueError(f"unknown kind of object {kind!r}; known are {', '.join(KINDS)}")
     return KINDS[kind](np.random.default_rng([seed, zlib.crc32(kind.encode())]))

@@ -1,0 +1,214 @@
+"""Jointed things of no kind: a plate with one to three mechanisms on it, put together by chance, so that a model learns what joints look like and
+not what a door looks like.
+
+A mechanism is a knob on its stem, a flap on an edge, a tray between rails, a slider on a rod, a bar on the flat side of a post, two bars that
+cross, or something on an axle; a bar may carry another. They are made on a plate that lies flat, which is then turned any way up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from kinema4d.scenes.jointed import RODS, Jointed, Part, Vector
+
+Solid = tuple[str, Vector, Vector]
+Made = tuple[list[Solid], list[Part]]
+"""What is added to the plate, and what moves: a part without ``on`` hangs on the plate, others on one of this list, by its number."""
+
+
+def gadget(rng: np.random.Generator) -> Jointed:
+    """One of them."""
+    many = int(rng.choice(3, p=(0.5, 0.3, 0.2))) + 1
+    wide, deep, t = 0.3, rng.uniform(0.15, 0.3), rng.uniform(0.006, 0.03)
+    plate: list[Solid] = [("box", (many * wide / 2, deep / 2, t / 2), (0.0, 0.0, -t / 2))]
+    moving: list[Part] = []
+    for i in range(many):
+        x = (i - (many - 1) / 2) * wide
+        make = MECHANISMS[int(rng.integers(len(MECHANISMS)))]
+        fixed, parts = make(rng, wide, deep, t)
+        plate += [(kind, size, _plus(middle, (x, 0, 0))) for kind, size, middle in fixed]
+        first = len(moving) + 1
+        for part in parts:
+            at = _plus(part.at, (x, 0, 0)) if part.on is None else part.at
+            moving.append(replace(part, at=at, on=0 if part.on is None else first + part.on))
+    if rng.random() < 0.25:  # the plate was only a help; what stands still is what was put on it
+        plate = plate[1:] if len(plate) > 1 else plate
+    way = np.eye(3) if rng.random() < 0.4 else _ways()[int(rng.integers(24))]
+    scale = float(np.exp(rng.uniform(np.log(0.5), np.log(2.0))))
+    return Jointed(name="gadget", parts=tuple(_turned(p, way, scale) for p in (Part(solids=tuple(plate)), *moving)))
+
+
+def _plus(a: Vector, b: Vector) -> Vector:
+    return a[0] + b[0], a[1] + b[1], a[2] + b[2]
+
+
+def _knob(rng: np.random.Generator, wide: float, deep: float, t: float) -> Made:
+    """A stem that turns about itself, with something on it that shows how it is turned."""
+    r, h = rng.uniform(0.008, 0.035), rng.uniform(0.008, 0.05)
+    at = (rng.uniform(-0.2, 0.2) * wide, rng.uniform(-0.25, 0.25) * deep, 0.0)
+    long, w = rng.uniform(0.03, 0.4 * wide), rng.uniform(0.004, 0.012)
+    z = rng.uniform(h, 2 * h) + w
+    wing = rng.random()
+    a, side = rng.uniform(-0.1, 0.1) * long, float(rng.choice((-1.0, 1.0)))
+    middle = side * long / 2 if wing < 0.6 else a
+    size = (long / 2, w, rng.uniform(0.5, 1.5) * w)
+    arm: Solid = ("box", size, (middle, 0.0, z)) if rng.random() < 0.5 else ("box", (w, long / 2, size[2]), (0.0, middle, z))  # fmt: skip
+    solids: list[Solid] = [("rod", (r, h, 0), (0.0, 0.0, h)), arm]
+    if rng.random() < 0.3:
+        x, y, _ = arm[2]
+        solids.append(("box", (1.5 * w, 1.5 * w, 2.5 * w), (1.9 * x, 1.9 * y, z + w)))
+    fixed: list[Solid] = [("rod", (1.4 * r, h / 3, 0), _plus(at, (0, 0, h / 3)))] if rng.random() < 0.3 else []
+    return fixed, [Part(solids=tuple(solids), joint="hinge", axis=(0, 0, 1), at=at, limits=_limits(rng))]
+
+
+def _flap(rng: np.random.Generator, wide: float, deep: float, t: float) -> Made:
+    """A board on an edge of the plate, or of a block on it."""
+    w, long, thin = rng.uniform(0.5, 0.95) * deep, rng.uniform(0.08, 0.3), rng.uniform(0.003, 0.012)
+    up = rng.uniform(0.03, 0.2) if rng.random() < 0.6 else 0.0
+    half = rng.uniform(0.15, 0.4) * wide
+    fixed: list[Solid] = [("box", (half, deep / 2, up / 2), (0.0, 0.0, up / 2))] if up else []
+    edge = half if up else 0.45 * wide
+    way = int(rng.integers(3))  # onwards, upwards, or folded back
+    gap = rng.uniform(0.0, 0.006)
+    board: Solid = (
+        ("box", (long / 2, w / 2, thin), (long / 2 + gap, 0.0, thin)),
+        ("box", (thin, w / 2, long / 2), (thin, 0.0, long / 2 + gap)),
+        ("box", (long / 2, w / 2, thin), (-long / 2 - gap, 0.0, thin + gap)),
+    )[way]
+    solids = [board]
+    if rng.random() < 0.5:
+        x, _, z = board[2]
+        solids.append(("box", (0.008, rng.uniform(0.01, 0.05), 0.008), (1.8 * x, 0.0, 1.8 * z + 0.01)))
+    sign = float(rng.choice((-1.0, 1.0)))
+    low, high = ((-1.3, 0.3), (-1.0, 1.0), (-0.1, 1.7))[way]
+    axis = (0.0, -sign, 0.0)
+    mirrored = tuple((kind, size, (sign * x, y, z)) for kind, size, (x, y, z) in solids)
+    return fixed, [Part(solids=mirrored, joint="hinge", axis=axis, at=(sign * edge, 0.0, up), limits=(low, high))]
+
+
+def _tray(rng: np.random.Generator, wide: float, deep: float, t: float) -> Made:
+    """A box or a board that slides between two rails."""
+    w, long, h = rng.uniform(0.1, 0.35) * wide, rng.uniform(0.3, 0.5) * deep, rng.uniform(0.008, 0.06)
+    rail, gap = rng.uniform(0.004, 0.012), rng.uniform(0.001, 0.008)
+    fixed: list[Solid] = [("box", (rail, long, h), (s * (w + rail + gap), 0.0, h)) for s in (-1, 1)]
+    if rng.random() < 0.4:
+        fixed.append(("box", (w + 2 * rail + gap, rail, h), (0.0, long + rail, h)))
+    solids: list[Solid] = [("box", (w, 0.95 * long, rng.uniform(0.3, 0.9) * h), (0.0, -0.03 * long, h))]
+    if rng.random() < 0.6:
+        solids.append(("box", (rng.uniform(0.2, 0.6) * w, 0.012, 0.4 * h), (0.0, -long - 0.012, h)))
+    return fixed, [Part(solids=tuple(solids), joint="slide", axis=(0, -1, 0), limits=(0.0, rng.uniform(0.6, 1.5) * long))]  # fmt: skip
+
+
+def _slider(rng: np.random.Generator, wide: float, deep: float, t: float) -> Made:
+    """A block on a rod or bar that is held at both ends."""
+    long, r, up = rng.uniform(0.5, 0.9) * deep / 2, rng.uniform(0.005, 0.012), rng.uniform(0.03, 0.1)
+    rod: Solid = (
+        ("rod-y", (r, long, 0), (0.0, 0.0, up)) if rng.random() < 0.5 else ("box", (r, long, r), (0.0, 0.0, up))
+    )
+    ends: list[Solid] = [("box", (1.5 * r, r, up / 2), (0.0, s * long, up / 2)) for s in (-1, 1)]
+    b = rng.uniform(0.012, 0.04)
+    y = rng.uniform(-0.5, 0.5) * long
+    block: list[Solid] = [("box", (b, rng.uniform(0.5, 1.0) * b, b), (0.0, 0.0, 0.0))]
+    if rng.random() < 0.5:
+        block.append(("box", (0.4 * b, 0.4 * b, b), (0.0, 0.0, 1.8 * b)))
+    far = 0.9 * long
+    return [rod, *ends], [Part(solids=tuple(block), joint="slide", axis=(0, 1, 0), at=(0.0, y, up), limits=(-far - y, far - y))]  # fmt: skip
+
+
+def _arm(rng: np.random.Generator, wide: float, deep: float, t: float) -> Made:
+    """Bars beside the flat side of a post, one on the other, on pins that are seen or not."""
+    tall, w, thin = rng.uniform(0.06, 0.25), rng.uniform(0.01, 0.022), rng.uniform(0.003, 0.007)
+    fixed: list[Solid] = [("box", (w, thin, tall / 2), (0.0, 0.0, tall / 2))]
+    pin, out, at, on, beside = (
+        rng.random() < 0.6,
+        list[Part](),
+        (0.0, 0.0, tall - w * rng.uniform(0, 1)),
+        None,
+        2 * thin,
+    )
+    for _ in range(int(rng.choice(3, p=(0.6, 0.25, 0.15))) + 1):
+        long = rng.uniform(0.08, 0.28)
+        way = np.array([(0, 0, 1), (1, 0, 0), (-1, 0, 0)][int(rng.integers(3))], float)
+        over = w * rng.uniform(0, 1)
+        half = np.where(way != 0, long / 2, np.array([w, 0, w])) + np.array([0, thin, 0])
+        middle = way * (long / 2 - over) + np.array([0, beside, 0])
+        solids: list[Solid] = [("box", (half[0], half[1], half[2]), (middle[0], middle[1], middle[2]))]
+        if pin:
+            solids.append(("rod-y", (0.4 * w, 3 * thin, 0), (0.0, beside / 2, 0.0)))
+        out.append(Part(solids=tuple(solids), joint="hinge", axis=(0, 1, 0), at=at, on=on, limits=_limits(rng)))
+        end = way * (long - over - w * rng.uniform(0, 1)) + np.array([0, beside, 0])
+        at, on = (end[0], end[1], end[2]), len(out) - 1
+    return fixed, out
+
+
+def _cross(rng: np.random.Generator, wide: float, deep: float, t: float) -> Made:
+    """Two bars that cross, flat side by flat side, and turn about where they do."""
+    w, thin, up = rng.uniform(0.008, 0.02), rng.uniform(0.003, 0.007), rng.uniform(0.1, 0.2)
+    parts = []
+    for k in range(2):
+        a, b = rng.uniform(0.04, 0.18, 2)
+        along_x = k == 1 and rng.random() < 0.6
+        half, middle = ((a + b) / 2, thin, w), ((a - b) / 2, (2 * k - 1) * thin, 0.0)
+        parts.append(("box", half, middle) if along_x else ("box", (w, thin, half[0]), (0.0, middle[1], middle[0])))
+    pin: list[Solid] = [("rod-y", (rng.uniform(0.3, 0.9) * w, 3 * thin, 0), (0.0, 0.0, 0.0))]
+    fixed = [(kind, size, _plus(middle, (0, 0, up))) for kind, size, middle in parts[:1]]
+    seen = rng.random()
+    if seen < 0.4:
+        fixed += [(kind, size, _plus(middle, (0, 0, up))) for kind, size, middle in pin]
+    return fixed, [Part(solids=(parts[1], *(pin if 0.4 <= seen < 0.8 else [])), joint="hinge", axis=(0, 1, 0), at=(0.0, 0.0, up), limits=_limits(rng))]  # fmt: skip
+
+
+def _axle(rng: np.random.Generator, wide: float, deep: float, t: float) -> Made:
+    """Something on an axle between two posts."""
+    w, up = rng.uniform(0.2, 0.4) * deep, rng.uniform(0.06, 0.2)
+    r = rng.uniform(0.005, 0.015)
+    fixed: list[Solid] = [("box", (1.5 * r, 0.008, up / 2 + r), (0.0, s * (w + 0.012), up / 2)) for s in (-1, 1)]
+    solids: list[Solid] = [("rod-y", (r, w + 0.01, 0), (0.0, 0.0, 0.0))]
+    for way in rng.permutation(4)[: int(rng.integers(1, 4))]:
+        long, thin = rng.uniform(0.04, 0.9 * up), rng.uniform(0.003, 0.02)
+        s = 1.0 if way % 2 else -1.0
+        solids.append(("box", (long / 2, 0.8 * w, thin), (s * long / 2, 0, 0)) if way < 2 else ("box", (thin, 0.8 * w, long / 2), (0, 0, s * long / 2)))  # fmt: skip
+    return fixed, [Part(solids=tuple(solids), joint="hinge", axis=(0, 1, 0), at=(0.0, 0.0, up), limits=_limits(rng))]
+
+
+def _limits(rng: np.random.Generator) -> tuple[float, float]:
+    low, high = rng.uniform(0.3, 1.6, 2)
+    return -low, high
+
+
+MECHANISMS: tuple[Callable[[np.random.Generator, float, float, float], Made], ...] = (
+    _knob, _knob, _flap, _flap, _tray, _slider, _arm, _arm, _cross, _cross, _axle,
+)  # fmt: skip
+"""As often as they are drawn: what turns says more about where its axis is than what slides."""
+
+
+def _ways() -> list[np.ndarray]:
+    """The 24 turns of a cube."""
+    from itertools import permutations, product
+
+    out = []
+    for order in permutations(range(3)):
+        for signs in product((-1.0, 1.0), repeat=3):
+            turn = np.zeros((3, 3))
+            turn[np.arange(3), order] = signs
+            if np.linalg.det(turn) > 0:
+                out.append(turn)
+    return out
+
+
+def _turned(part: Part, way: np.ndarray, scale: float) -> Part:
+    """Any way up, and larger or smaller."""
+    vector = lambda v: tuple(float(x) for x in way @ np.array(v, float))  # noqa: E731
+    solids = []
+    for kind, size, middle in part.solids:
+        if kind == "box":
+            half = np.abs(way) @ np.array(size)
+        else:
+            kind, half = RODS[int(np.abs(way @ np.eye(3)[RODS.index(kind)]).argmax())], np.array(size)  # fmt: skip
+        solids.append((kind, tuple(float(scale * s) for s in half), tuple(scale * x for x in vector(middle))))
+    limits = part.limits if part.joint != "slide" else (scale * part.limits[0], scale * part.limits[1])
+    at = tuple(scale * x for x in vector(part.at))
+    return replace(part, solids=tuple(solids), at=at, axis=vector(part.axis), limits=limits)
