@@ -18,8 +18,8 @@ from PIL import Image, ImageDraw
 
 from kinema4d.geometry.deforming import ObjectMotion
 from kinema4d.geometry.film import film_strip
-from kinema4d.objects.amortised import kinematics
 from kinema4d.objects.fit import Fitted, fit
+from kinema4d.objects.foretell import kinematics
 from kinema4d.objects.solid import Mesh
 from kinema4d.scenes.jointed import KINDS, Jointed, draw, some_poses, swing
 from kinema4d.simulate.object_wish import Wish

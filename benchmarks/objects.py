@@ -1,9 +1,9 @@
 """Learned kinematics of objects beside MuJoCo, and beside PCA, modal analysis, skinning eigenmodes and nothing at all, in one run.
 
     python benchmarks/objects.py --json
-    python benchmarks/objects.py --fit 20 --data objects4d/ --weights runs/o/objects.safetensors
+    python benchmarks/objects.py --fit-objects 20 --data objects4d/ --weights runs/o/objects.safetensors --assets wheels/
 
-``exact_drift``: energy drift of decoders that are formulas, h = 10 ms over 3 s. ``fit``: jointed objects of one, two and three degrees of freedom, learned from
+``exact_drift``: energy drift of decoders that are formulas, h = 10 ms over 3 s. ``contact``: see objects_contact.py. ``fit``: jointed objects of one, two and three degrees of freedom, learned from
 their own poses. ``amortised``: objects of a data set that the model never saw (instances, and whole kinds), from their mesh alone. Errors are mean distances of
 vertices, of the size. Motions start within the joints' limits and are compared for as long as MuJoCo, whose joints here have no ends, stays within them. Gravity is
 one of a few directions and strengths, the strongest for which that is at least 1 s.
@@ -20,17 +20,22 @@ from typing import Any
 import numpy as np
 import torch
 import tyro
+from objects_bending import bending, swung
+from objects_contact import contact
 
 from kinema4d.data.objects4d import Object4D, read_objects
-from kinema4d.objects.amortised import kinematics, shipped
+from kinema4d.objects.amortised import shipped
 from kinema4d.objects.body import at_rest
 from kinema4d.objects.exact import beam, pendulum
+from kinema4d.objects.field_object import edge_distortion
 from kinema4d.objects.fit import Fitted, fit
+from kinema4d.objects.foretell import kinematics
 from kinema4d.objects.inverse import reach_points
 from kinema4d.objects.lagrange import Conditions, simulate
 from kinema4d.objects.peers import modal_body, pca_body, skinning_modes_body
 from kinema4d.objects.solid import Mesh, quadrature
-from kinema4d.scenes.jointed import KINDS, Jointed, draw, some_poses, swing
+from kinema4d.scenes.assets import available, load
+from kinema4d.scenes.jointed import GADGET, KINDS, Jointed, draw, some_poses, swing
 
 GRAVITIES = [
     tuple(s * g * a for a in axis) for g in (9.81, 1.0, 0.1) for axis in np.eye(3).tolist() for s in (-1.0, 1.0)
@@ -96,26 +101,35 @@ def motion_errors(thing: Jointed, got: Fitted, mesh: Mesh) -> dict[str, float | 
     }  # fmt: skip
 
 
-def ik(mesh: Mesh, poses: np.ndarray, learned: Fitted, train: np.ndarray) -> dict[str, float]:
-    """Chamfer (of the size) of the nearest pose, all vertices known, at equal numbers of coordinates."""
+def ik(mesh: Mesh, poses: np.ndarray, learned: Fitted, train: np.ndarray, *, free: bool = False) -> dict[str, float]:
+    """Chamfer (of the size) of the nearest pose, all vertices known, at equal numbers of coordinates; ``free`` lets all of them move as a whole, too."""
     weighed = quadrature(mesh)
     k = learned.twists.shape[1]
-    own = learned.coordinates(poses)
-    out = {"ours": _chamfer(learned.vertices(own).numpy(), poses, mesh)}
     made = {"static": np.tile(mesh.vertices, (len(poses), 1, 1))}
-    for name, peer in (
-        ("pca", pca_body(mesh, train, weighed, k)),
-        ("modal", modal_body(mesh, weighed, k)),
-        ("skinning", skinning_modes_body(mesh, weighed, max(1, k))),
-    ):
-        body = peer.body
+    for name, body, vertices in (
+        ("ours", learned.body(), learned.vertices),
+        *((n, p.body, p.vertices) for n, p in (
+            ("pca", pca_body(mesh, train, weighed, k)), ("modal", modal_body(mesh, weighed, k)), ("skinning", skinning_modes_body(mesh, weighed, max(1, k))),
+        )),
+    ):  # fmt: skip
         rows = []
         for pose in poses:
-            targets = torch.from_numpy(weighed.points(pose))
-            q = reach_points(body, targets, free=False, starts=4).q
-            rows.append(peer.vertices(q[None])[0].numpy())
+            got = reach_points(body, torch.from_numpy(weighed.points(pose)), free=free, starts=4)
+            rows.append(vertices(got.q[None])[0].numpy() @ got.turn.numpy().T + got.place.numpy())
         made[name] = np.stack(rows)
-    return out | {n: _chamfer(v, poses, mesh) for n, v in made.items()}
+    if free:
+        weights = torch.full((len(mesh.vertices),), 1 / len(mesh.vertices), dtype=torch.float64)
+        turn, place = _rigid(torch.from_numpy(mesh.vertices), torch.from_numpy(poses), weights)
+        made["static"] = (torch.einsum("pij,vj->pvi", turn, torch.from_numpy(mesh.vertices)) + place[:, None]).numpy()
+    return {n: _chamfer(v, poses, mesh) for n, v in made.items()}
+
+
+def _rigid(x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Turns and shifts that bring points [n,3] closest to others [p,n,3] (Kabsch)."""
+    from kinema4d.objects.inverse import _aligned
+
+    place, turn = _aligned(x.expand(len(y), -1, -1), y, weights)
+    return turn, place
 
 
 def _chamfer(made: np.ndarray, truth: np.ndarray, mesh: Mesh) -> float:
@@ -133,11 +147,15 @@ def mean(rows: list[dict[str, Any]], key: str) -> float | None:
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     keys = (
         "reconstruction",
+        "went",
+        "edges",
         "dof_exact",
         "error_1s",
         "error_3s",
         "energy_drift",
         "diverged",
+        "still_1s",
+        "it_bends",
         "ms_per_step",
         "seconds",
         "last",
@@ -169,6 +187,31 @@ def fits(count: int) -> list[dict[str, Any]]:
     return rows
 
 
+def real_fits(assets: Path) -> list[dict[str, Any]]:
+    """Jointed objects out of the wheels of metaworld and gymnasium-robotics (:mod:`kinema4d.scenes.assets`)."""
+    rows = []
+    for kind in available(assets):
+        thing = load(kind, assets)
+        low, high = thing.limits.T
+        mesh = Mesh(vertices=thing.posed(np.clip(np.zeros(thing.freedom), low, high)), faces=thing.faces)
+        drawn = lambda n, seed: thing.posed(np.random.default_rng(seed).uniform(low, high, (n, thing.freedom)))  # noqa: B023, E731
+        train, test = drawn(48, 1), drawn(6, 2)
+        began = time.perf_counter()
+        got = fit(mesh, train)
+        rows.append({
+            "object": kind, "freedom": thing.freedom, "found": got.freedom.count, "dof_exact": float(got.freedom.count == thing.freedom),
+            "reconstruction": float(np.linalg.norm(got.vertices(got.coordinates(test)).numpy() - test, axis=-1).mean() / mesh.size),
+            "fit_s": time.perf_counter() - began, "ik_chamfer": ik(mesh, test, got, train),
+        })  # fmt: skip
+        print(json_module.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def bends(one: Object4D) -> bool:
+    """Whether something of it does, by what it was made of."""
+    return one.category not in ("articulated", "real", "rigid")
+
+
 def spread(every: list[Object4D], most: int) -> list[Object4D]:
     """At most so many, evenly of all kinds."""
     return (
@@ -178,29 +221,36 @@ def spread(every: list[Object4D], most: int) -> list[Object4D]:
     )
 
 
-def unseen(every: list[Object4D], weights: Path) -> list[dict[str, Any]]:
+def unseen(every: list[Object4D], weights: Path, *, free: bool = False) -> list[dict[str, Any]]:
     rows = []
     for one in every:
         rest, faces = one.shape()
         mesh, poses = Mesh(vertices=rest, faces=faces), one.poses().astype(np.float64)
         kind, seed = one.kind, int(one.id.rsplit("-", 1)[1])
-        row: dict[str, Any] = {"object": one.id, "freedom": one.truth().get("freedom")}
+        row: dict[str, Any] = (
+            {"object": one.id} if bends(one) else {"object": one.id, "freedom": one.truth().get("freedom")}
+        )
         try:
             got = kinematics(mesh, weights)
         except ValueError as error:
-            rows.append({**row, "refused": str(error)[:90], "dof_exact": 0.0})
+            rows.append({**row, "refused": str(error)[:90], **({} if bends(one) else {"dof_exact": 0.0})})
             print(json_module.dumps(rows[-1]), flush=True)
             continue
-        test = poses[:6]
+        test, k = poses[:6], got.twists.shape[1]
+        size = lambda off: float(np.linalg.norm(off, axis=-1).mean() / mesh.size)  # noqa: B023, E731
+        draws = torch.randn(16, k, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         row |= {
-            "found": got.freedom.count, "dof_exact": float(got.freedom.count == row["freedom"]), "apart": got.error,
-            "reconstruction": float(np.linalg.norm(got.vertices(got.coordinates(test)).numpy() - test, axis=-1).mean() / mesh.size),
-            "went": float(np.linalg.norm(rest - test, axis=-1).mean() / mesh.size), "ik_chamfer": ik(mesh, test, got, poses[6:]),
+            "found": k, "apart": got.error, "reconstruction": size(got.vertices(got.coordinates(test)).numpy() - test), "went": size(rest - test),
+            "edges": float(edge_distortion(mesh, got.vertices(draws)).mean()), "ik_chamfer": ik(mesh, test, got, poses[6:], free=free),
         }  # fmt: skip
-        thing = draw(kind, seed)
-        if thing.posed(np.zeros(thing.freedom)).shape == rest.shape and np.allclose(
-            thing.posed(np.zeros(thing.freedom)), rest, atol=1e-6
-        ):
+        if bends(one):
+            row["it_bends"] = float(got.freedom.count is None)
+            if got.freedom.count is None:
+                row |= swung(kind, seed, got)
+        else:
+            row["dof_exact"] = float(got.freedom.count == row["freedom"])
+        thing = draw(kind, seed) if one.category == "articulated" else None
+        if thing is not None and np.array_equal(thing.posed(np.zeros(thing.freedom)), rest):
             row |= motion_errors(thing, got, mesh)
         rows.append(row)
         print(json_module.dumps(row), flush=True)
@@ -208,26 +258,46 @@ def unseen(every: list[Object4D], weights: Path) -> list[dict[str, Any]]:
 
 
 def main(
-    fit_objects: int = 14, data: Path | None = None, weights: Path | None = None, unseen_objects: int = 40, threads: int = 2, json: bool = False
-) -> None:  # fmt: skip
+    fit_objects: int = 14,
+    data: tuple[Path, ...] = (),
+    weights: Path | None = None,
+    unseen_objects: int = 40,
+    assets: Path | None = None,
+    bending_objects: int = 8,
+    threads: int = 2,
+    json: bool = False,
+) -> None:
     """Measure.
 
     Args:
-        fit_objects: How many are fitted.
-        data: Data set for the amortised model; without, only fits are measured.
+        fit_objects: How many jointed ones are fitted.
+        data: Data sets for the amortised model; without, only fits are measured.
         weights: Of the amortised model; those of the package without.
         unseen_objects: Of every split at most, spread over its kinds.
+        assets: Folder with metaworld/ and gymnasium_robotics/ out of their wheels: real objects, fitted.
+        bending_objects: How many that bend are fitted.
         threads: Of torch.
         json: Print the figures as one JSON object at the end.
     """
     torch.set_num_threads(threads)
-    out: dict[str, Any] = {"exact_drift": exact_drift(), "fit": summary(fits(fit_objects)), "amortised": None}
+    out: dict[str, Any] = {
+        "exact_drift": exact_drift(),
+        "contact": contact(),
+        "fit": summary(fits(fit_objects)),
+        "fit_real": None,
+        "amortised": None,
+    }
+    out["fit_bending"] = bending(bending_objects)
+    if assets is not None:
+        out["fit_real"] = summary(real_fits(assets))
     chosen = weights or shipped()
-    if data is not None and chosen is not None:
-        out["amortised"] = {
-            split: summary(unseen(spread(read_objects(data, split), unseen_objects), chosen))
-            for split in ("test-instance", "test-category")
-        }
+    if data and chosen is not None:
+        of = {split: [o for d in data for o in read_objects(d, split)] for split in ("test-instance", "test-category")}
+        some = {
+            "test-instance": [o for o in of["test-instance"] if not bends(o) and o.kind != GADGET], "test-gadget": [o for o in of["test-instance"] if o.kind == GADGET],
+            "test-bending": [o for o in of["test-instance"] if bends(o)], "test-category": of["test-category"],
+        }  # fmt: skip
+        out["amortised"] = {name: summary(unseen(spread(every, unseen_objects), chosen, free=name == "test-category")) for name, every in some.items() if every}  # fmt: skip
     print(json_module.dumps(out, indent=None if json else 1))
 
 

@@ -79,7 +79,7 @@ def test_pushes_add_up_and_text_is_short(fitted, tmp_path, capsys):
     words = ["objects", "simulate", str(fitted), "--out", str(tmp_path / "m"), "--seconds", "0.1", "--no-meshes"]
     main([*words, "--push=-0.1,0.12,0.24: 0,-1,0", "--push", f"{LID}: 0,1,0", "--pin=-0.1,0.11,0", "--step", "0.02"])
     said = capsys.readouterr()
-    assert "pushes did" in said.out
+    assert "pushes and hands did" in said.out
     assert "drift" in said.out
     assert "the pin at -0.1,0.11,0 m is on what stands still" in said.err
     assert (tmp_path / "m" / "video.mp4").is_file()
@@ -97,6 +97,37 @@ def test_elasticity_is_passed_on(fitted, tmp_path, capsys):
     assert "young (Young's modulus, Pa) must be positive, got -1" in refused([*out, "--young=-1"], capsys)
     assert "must be above -1 and below 0.5, got 0.7" in refused([*out, "--young", "1e5", "--poisson", "0.7"], capsys)
     assert "0.001 without young" in refused([*out, "--thickness", "0.001"], capsys)
+
+
+def test_obstacles_hands_and_velocities_are_passed_on(fitted, tmp_path, capsys):
+    block = np.array(list(np.ndindex(2, 2, 2)), float) * [400, 40, 40] + [
+        -200,
+        -130,
+        130,
+    ]  # before the lid, in millimetres
+    faces = np.array([[0, 1, 3], [0, 3, 2], [4, 6, 7], [4, 7, 5], [0, 4, 5], [0, 5, 1], [2, 3, 7], [2, 7, 6], [0, 2, 6], [0, 6, 4], [1, 5, 7], [1, 7, 3]])  # fmt: skip
+    (tmp_path / "block.ply").write_bytes(ply(block, faces))
+    words = ["objects", "simulate", str(fitted), "--gravity", "0,0,0", "--seconds", "0.3", "--no-video", "--no-meshes", "--json"]  # fmt: skip
+    stands = ["--obstacle", str(tmp_path / "block.ply"), "--unit", "mm"]
+    main([*words, "--out", str(tmp_path / "m"), *stands, "--velocity", f"{LID}: 0,-2,0"])
+    said = json.loads(capsys.readouterr().out)
+    assert "obstacles.npz" in said["files"]
+    assert said["penetration"] < 0.004
+    motion = load_motion(tmp_path / "m")
+    assert motion.obstacle_faces.shape == (12, 3)
+    assert motion.obstacle[:, 1].min() == pytest.approx(-0.13)
+    assert motion.about["config"]["obstacle"] == [str(tmp_path / "block.ply")]
+    main([*words, "--out", str(tmp_path / "n"), "--lead", f"{LID}: 0,0,0.24 @0-0.2s"])
+    said = json.loads(capsys.readouterr().out)
+    assert abs(said["energy_gained"] - said["work"]) < 1e-3
+    assert load_motion(tmp_path / "n").force[5:15].any()
+    out = ["simulate", str(fitted), "--out", str(tmp_path / "x")]
+    (tmp_path / "open.ply").write_bytes(ply(block / 1000, faces[:-1]))
+    assert "open.ply is open: 3 of its edges" in refused([*out, "--obstacle", str(tmp_path / "open.ply")], capsys)
+    assert "does not say from when to when" in refused([*out, "--lead", f"{LID}: 0,0,0"], capsys)
+    assert "off the surface" in refused([*out, "--lead", "1,1,1: 0,0,0 @0-1s"], capsys)
+    assert "give one of them" in refused([*out, "--velocity", f"{LID}: 0,1,0", "--speed", "1"], capsys)
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_lost_simulation_is_kept_and_told(fitted, tmp_path, capsys):
@@ -133,7 +164,7 @@ def test_bad_input_is_one_line(meshes, fitted, tmp_path, capsys, monkeypatch):
 def test_a_mesh_goes_through_the_shipped_model(meshes, fitted, tmp_path, capsys, monkeypatch):
     """Here in place of it: one that knows laptops."""
     monkeypatch.setattr("kinema4d.objects.amortised.shipped", lambda: Path("shipped.safetensors"))
-    monkeypatch.setattr("kinema4d.objects.amortised.kinematics", lambda mesh, weights: load_fitted(fitted))
+    monkeypatch.setattr("kinema4d.objects.foretell.kinematics", lambda mesh, weights, bends: load_fitted(fitted))
     words = ["objects", "simulate", str(meshes / "frame0.ply"), "--out", str(tmp_path / "m"), "--seconds", "0.05"]
     main([*words, "--no-video", "--no-meshes", "--json"])
     assert json.loads(capsys.readouterr().out)["frames"] == 6

@@ -10,7 +10,7 @@ import torch
 import trimesh
 
 from kinema4d.objects.body import rotation
-from kinema4d.objects.elastic import THICK, Elements, Material, closed, density_of, elastic
+from kinema4d.objects.elastic import THICK, Elements, Inside, Material, closed, density_of, elastic
 from kinema4d.objects.fit import Fitted
 from kinema4d.objects.reduce import Freedom
 from kinema4d.objects.solid import Mesh, quadrature
@@ -159,6 +159,81 @@ def test_masses_have_the_moments_of_the_whole(name: str):
     np.testing.assert_allclose(weighed.points(arc)[:, 2], at[:, 2] + at[:, 0] ** 2, atol=0.01 * mesh.size)
 
 
+def rod(count: int = 12, long: float = 0.05, thick: float = 0.01, sides: int = 6) -> Mesh:
+    """A closed tube of rings along x, with a tip at each end."""
+    turn = 2 * np.pi * np.arange(sides) / sides
+    ring = np.stack([0 * turn, thick * np.cos(turn), thick * np.sin(turn)], axis=1)
+    tips = np.array([[-thick, 0, 0], [count * long + thick, 0, 0]])
+    vertices = np.concatenate([*(ring + np.array([i * long, 0, 0]) for i in range(count + 1)), tips])
+    k, n, last = np.arange(sides), (np.arange(sides) + 1) % sides, count * sides
+    faces = [np.stack([i * sides + np.stack(f) for f in ((k, n, sides + n), (k, sides + n, sides + k))]).swapaxes(1, 2).reshape(-1, 3) for i in range(count)]  # fmt: skip
+    faces += [np.stack([np.full(sides, last + sides), n, k], 1), np.stack([np.full(sides, last + sides + 1), last + k, last + n], 1)]  # fmt: skip
+    faces = np.concatenate(faces)
+    return Mesh(vertices=vertices, faces=faces)
+
+
+def test_a_rope_bends_twists_and_stretches_as_a_rod():
+    mesh, thick, step = rod(), 0.01, 0.05
+    x = mesh.vertices
+    thing = elastic(mesh, Material(young=2e5, poisson=0.3))
+    inertia, area, long = np.pi * thick**4 / 4, np.pi * thick**2, 12 * step
+    energy = lambda y: float(thing.energy(torch.from_numpy(y)[None]))  # noqa: E731
+    assert energy(x) < 1e-20
+    assert energy(x * [1.1, 1, 1]) == pytest.approx(2e5 * area * long * 0.1**2 / 2, rel=0.01)
+    turn = 0.5 * x[:, 0]  # radians per metre
+    twisted = np.stack([x[:, 0], x[:, 1] * np.cos(turn) - x[:, 2] * np.sin(turn), x[:, 1] * np.sin(turn) + x[:, 2] * np.cos(turn)], 1)  # fmt: skip
+    assert energy(twisted) == pytest.approx(2e5 / 2.6 * 2 * inertia * long * 0.5**2 / 2, rel=0.01)
+    angle, radius = 3.0 * x[:, 0], 1 / 3  # eleven kinks of 3 * step each, along an arc whose chords are a little short
+    arc = np.stack([(radius - x[:, 2]) * np.sin(angle), x[:, 1], radius - (radius - x[:, 2]) * np.cos(angle)], 1)
+    chord = np.sin(3 * step / 2) / (3 * step / 2)
+    want = 2e5 * (inertia * 11 * step * 3**2 + area * long * (1 - chord) ** 2) / 2
+    assert energy(arc) == pytest.approx(want, rel=0.01)
+    at, mass = thing.weighed.points(x), thing.weighed.mass
+    assert mass.sum() == pytest.approx(1000 * np.sqrt(27) / 2 * thick**2 * (long + 2 * thick / 3), rel=1e-9)
+    about = (mass * (at[:, 1:] ** 2).sum(axis=1)).sum() / mass.sum()
+    assert about == pytest.approx(thick**2 / 2, rel=0.05)  # of a cylinder; tips are nearer to the axis
+
+
+@pytest.mark.parametrize("name", ["beam", "cloth", "two"])
+def test_forces_are_slopes_of_the_energy_and_damping_only_takes(name: str):
+    mesh = THINGS[name]()
+    x, rng = bent(mesh)[None], np.random.default_rng(0)
+    fast = torch.from_numpy(rng.normal(size=(1, *mesh.vertices.shape)))
+    for elements in ("mesh", "smooth"):
+        made = elastic(mesh, RUBBER, elements=elements)
+        slope = torch.func.grad(lambda y: made.energy(y).sum())(x)  # noqa: B023
+        scale = float(slope.abs().max())
+        torch.testing.assert_close(made.force(x, fast), slope, atol=1e-9 * scale, rtol=0)
+        damped = elastic(mesh, Material(young=2e5, poisson=0.3, thickness=0.001, damping=1e-3), elements=elements)
+        more = damped.force(x, fast) - slope
+        assert float((more * fast).sum()) > 0
+        turns = torch.linalg.cross(torch.tensor([0.4, -1.0, 2.0]).double().expand_as(x), x)
+        torch.testing.assert_close(damped.force(x, turns), slope, atol=1e-9 * scale, rtol=0)
+    # Along a way from the rest, damping is stiffness times its seconds.
+    rest, h = torch.from_numpy(mesh.vertices)[None], 1e-6
+    stiff = (made.force(rest + h * fast, 0 * fast) - made.force(rest - h * fast, 0 * fast)) / (2 * h)
+    torch.testing.assert_close(damped.force(rest, fast), 1e-3 * stiff, atol=1e-5 * float(stiff.abs().max()) * 1e-3, rtol=0)  # fmt: skip
+
+
+def test_vertices_may_weigh_the_same_and_known_tetrahedra_are_taken():
+    sheet = elastic(cloth(), Material(young=2e5, thickness=0.001, even=True))
+    assert np.ptp(sheet.weighed.mass) == 0
+    assert sheet.weighed.mass.sum() == pytest.approx(1000 * 0.3**2 * 0.001)
+    corners = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1.0]]) * 0.1
+    mesh = Mesh(vertices=corners, faces=np.array([[0, 2, 1], [0, 1, 3], [1, 2, 3], [2, 0, 3]]))
+    middle = corners.mean(axis=0, keepdims=True)
+    cells = np.array([[4, *face] for face in mesh.faces.tolist()])
+    x = corners[None] * [1.2, 0.95, 1.0]
+    size = np.linalg.det(np.concatenate([corners, middle])[cells][:, 1:] - middle)
+    cells = np.where(size[:, None] < 0, cells[:, [0, 2, 1, 3]], cells)
+    known = elastic(mesh, RUBBER, inside=Inside(nodes=middle, cells=cells))
+    e = (np.array([1.2, 0.95, 1.0]) ** 2 - 1) / 2
+    want = 1e-3 / 6 * (MU * (e**2).sum() + LAM / 2 * e.sum() ** 2)
+    assert float(known.energy(torch.from_numpy(x))) == pytest.approx(want)
+    with pytest.raises(ValueError, match="one solid, and this has several parts"):
+        elastic(two(), RUBBER, inside=Inside(nodes=middle, cells=cells))
+
+
 def test_what_is_closed_is_solid_and_stiff_parts_cost_nothing():
     mesh = two()
     solid, count = len(beam().faces), len(beam().vertices)
@@ -179,9 +254,10 @@ def test_materials_that_are_none_are_named():
         ({"young": float("nan")}, "young .* must be positive, got nan"),
         ({"young": 1e5, "poisson": 0.5}, "poisson .* below 0.5, got 0.5"),
         ({"young": 1e5, "thickness": -1.0}, "thickness .* must be positive, got -1"),
+        ({"young": 1e5, "damping": -1.0}, "damping .* must not be negative, got -1"),
     ):
         with pytest.raises(ValueError, match=says):
-            Material(**given)
+            Material(**given)  # pyright: ignore[reportArgumentType]
 
 
 # ---------------------------------------------------------------------- swinging

@@ -14,8 +14,11 @@ import torch
 from kinema4d.objects.body import at_rest, jacobian
 from kinema4d.objects.fit import FitPlan, fit, pieces, rigid
 from kinema4d.objects.lagrange import Conditions, simulate
+from kinema4d.objects.quick import moved_points, moved_points_and_slopes, turning
+from kinema4d.objects.rings import rings
 from kinema4d.objects.screws import product, product_and_slopes, screwed
-from kinema4d.objects.solid import Mesh
+from kinema4d.objects.solid import Mesh, parts
+from kinema4d.scenes import soft, soft_kinds
 from kinema4d.scenes.jointed import Jointed, draw, some_poses, swing
 
 ASKEW = (0.3, -0.8, -9.75)
@@ -112,6 +115,81 @@ def test_what_bends_is_said_to():
     assert "it bends" in got.freedom.why
     assert got.error < 5e-3
     assert (np.diff(got.errors) < 0).all()
+
+
+@pytest.mark.parametrize("turns", [0, 2, 4])
+def test_many_screws_at_once_are_those_one_after_the_other(turns: int):
+    g = torch.Generator().manual_seed(turns)
+    x, twists, q = (torch.randn(*size, generator=g).double() for size in ((7, 3), (3, 4, 6), (2, 4)))
+    twists[:, turns:, :3] = 0
+    piece = torch.tensor([0, 1, 2, 1, 0, 2, 2])
+    assert turning(twists) == turns
+    made, slopes = product_and_slopes(x, twists[piece], q)
+    torch.testing.assert_close(moved_points(x, piece, twists, q), made)
+    quick = moved_points_and_slopes(x, piece, twists, q)
+    torch.testing.assert_close(quick[0], made)
+    torch.testing.assert_close(quick[1], slopes)
+
+
+def learned(kind: str, seed: int, count: int) -> tuple[soft.Soft, Mesh, np.ndarray, np.ndarray]:
+    """Poses to learn from, and others of other runs."""
+    thing = soft_kinds.draw(kind, seed)
+    mesh = Mesh(vertices=thing.vertices, faces=thing.faces)
+    return thing, mesh, soft.some_poses(thing, count, 1), soft.some_poses(thing, 8, 2)
+
+
+def components(train: np.ndarray, test: np.ndarray, k: int) -> np.ndarray:
+    """[t,v,3] what principal components of the poses leave of others."""
+    ways = np.linalg.svd((train - train.mean(axis=0)).reshape(len(train), -1), full_matrices=False)[2][:k]
+    away = (test - train.mean(axis=0)).reshape(len(test), -1)
+    return (away - away @ ways.T @ ways).reshape(test.shape)
+
+
+@pytest.mark.parametrize("kind", ["bar", "cloth"])
+def test_what_bends_is_as_good_as_principal_components(kind: str):
+    _, mesh, train, test = learned(kind, 0, 48)
+    got = fit(mesh, train, FitPlan(error=5e-4, bends=16))
+    k = got.twists.shape[1]
+    assert 4 < k <= 16
+    own = np.linalg.norm(got.vertices(got.coordinates(test)).numpy() - test, axis=-1).mean()
+    assert own < 1.25 * np.linalg.norm(components(train, test, k), axis=-1).mean()
+    assert got.freedom.count is None
+    assert ("it bends" in got.freedom.why) == (got.error < 0.03)
+
+
+@pytest.mark.parametrize("kind", ["rope", "door-rope"])
+def test_a_rope_is_a_chain_of_rods_with_as_many_coordinates_as_mujoco_has(kind: str):
+    thing, mesh, train, test = learned(kind, 0, 32)
+    got = fit(mesh, train)
+    assert got.twists.shape[1] == thing.freedom
+    assert got.error < 5e-4
+    own = np.linalg.norm(got.vertices(got.coordinates(test)).numpy() - test, axis=-1).mean()
+    assert own < 1e-3 * mesh.size
+    assert own < 0.5 * np.linalg.norm(components(train, test, min(thing.freedom, 31)), axis=-1).mean()
+    label = parts(mesh)
+    for part in range(label.max() + 1):  # the door keeps its form
+        if rigid(mesh.vertices[label == part], train[:, label == part]) < 1e-6:
+            assert len(np.unique(got.piece[label == part])) == 1
+
+
+def test_cloth_rides_on_the_box_that_it_covers():
+    _, mesh, train, _ = learned("box-cloth", 0, 32)
+    got = fit(mesh, train)
+    first = torch.from_numpy(got.twists[:, 0, :3])
+    assert turning(torch.from_numpy(got.twists)) == 1  # the hinge; all else are shifts of the cloth
+    torch.testing.assert_close(first, first[:1].expand_as(first), atol=1e-6, rtol=0)
+    assert got.error < 2e-3
+
+
+def test_rings_are_those_of_a_tube_and_nothing_else_has_any():
+    thing = soft_kinds.draw("rope", 0)
+    every = np.arange(len(thing.vertices))
+    found = rings(thing.vertices, thing.faces, len(every) - 2, every)
+    assert found is not None
+    np.testing.assert_array_equal(found[:-2], every[:-2] // 6)
+    assert rings(thing.vertices, thing.faces, 20, every) is None  # from the middle they go both ways
+    bar = soft_kinds.draw("bar", 0)
+    assert all(rings(bar.vertices, bar.faces, i, np.arange(len(bar.vertices))) is None for i in range(8))
 
 
 def test_what_cannot_be_fitted_is_refused():

@@ -161,6 +161,69 @@ def test_what_is_pinned_stays_and_what_is_led_follows():
     torch.testing.assert_close(led.points[-1][0, top], path(1.0), rtol=0, atol=1e-6)
 
 
+def test_a_hand_holds_for_its_time_and_its_work_is_what_the_body_has():
+    body = pendulum((0.5,))
+    tip = body.shape(torch.zeros(1, 1, dtype=torch.float64))[0, :, 2].argmin()[None]
+    goal = body.shape(torch.tensor([[1.0]], dtype=torch.float64))[0, tip]
+    hand = Pin(on=tip, goal=goal, begin=0.1, end=0.5, give=0.02)
+    made = simulate(body, state(body, 0.0), Conditions(pins=(hand,)), seconds=0.6)
+    assert made.stopped is None
+    assert float((made.points[50][0, tip] - goal).norm()) < 1e-3
+    force, at = torch.stack(made.hold)[:, 0, 0], torch.stack(made.points)[:, 0, tip[0]]
+    assert not bool(force[:10].any())
+    assert not bool(force[50:].any())
+    work = ((force[1:] + force[:-1]) / 2 * at.diff(dim=0)).sum(1).cumsum(0)
+    torch.testing.assert_close(work, (made.energy - made.energy[0])[1:, 0], rtol=0, atol=0.01 * float(work.max()))
+    assert float(work[-1]) > 1.0
+    weak = simulate(body, state(body, 0.0), Conditions(pins=(replace(hand, strength=0.5),)), seconds=0.6)
+    assert float(torch.stack(weak.hold).norm(dim=-1).max()) == pytest.approx(0.5, rel=1e-6)
+    assert float(torch.stack(weak.miss)[45]) > 0.2
+    assert float(weak.states[-1].q.abs()) < 0.2
+
+
+def test_a_hand_takes_over_what_moves_without_a_jerk():
+    body = box()
+    fast = torch.tensor([[1.0, 0, 0, 0, 0, 0]], dtype=torch.float64)
+    hand = Pin(on=torch.tensor([8]), goal=torch.tensor([[0.4, -0.05, -0.025]]), begin=0.1, end=0.6, give=0.02)
+    made = simulate(body, state(body), Conditions(gravity=(0, 0, 0), pins=(hand,)), seconds=0.6, velocity=fast)
+    force = torch.stack(made.hold)[:, 0, 0].norm(dim=-1)
+    mass = float(body.mass.sum())
+    assert (
+        1.0 < float(force.max()) < mass * 20
+    )  # to stop it within a step would take a hundred metres per squared second
+    assert float((made.points[60][0, 8] - hand.goal).norm()) < 2e-3  # pyright: ignore[reportOperatorIssue]
+
+
+def test_pins_that_cannot_be_stop_the_run_by_name():
+    body = pendulum((0.5,))
+    tip = torch.tensor([len(body.mass) - 1])
+    away = lambda t: torch.tensor([[0.0, 1.0 * t, 0.0]]) + points(body, state(body, 0.0))[0, tip]  # noqa: E731
+    made = simulate(body, state(body, 0.0), Conditions(pins=(Pin(on=tip, path=away),)), seconds=0.5)
+    assert "a pinned point is 0.01 m off where it is held: the object cannot be there" in str(made.stopped)
+    for wrong, says in (
+        ({"begin": 2.0, "end": 1.0}, "ends after that, got 2-1 s"),
+        ({"goal": torch.zeros(1, 3)}, "needs an end"),
+        ({"strength": 3.0}, "strength is of a hand"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            Pin(on=tip, **wrong)  # pyright: ignore[reportArgumentType]
+
+
+def test_pins_that_say_the_same_are_solved_at_once():
+    """Four points of one rigid part, of which three would do; it took thirty rounds a step."""
+    body, calls = box(), []
+
+    def counted(q: Tensor) -> Tensor:
+        calls.append(1)
+        return body.shape(q)
+
+    rigid = Body(shape=counted, mass=body.mass, coordinates=0, free=True)
+    held = simulate(rigid, state(rigid), Conditions(pins=(Pin(on=torch.arange(8)),)), seconds=0.1)
+    assert held.stopped is None
+    assert float((held.points[-1] - held.points[0])[0, :8].abs().max()) < 1e-6
+    assert len(calls) < 12 * len(held)
+
+
 def test_what_falls_on_the_ground_stays_on_it_and_gains_nothing():
     body, high = box(), torch.tensor([0.0, 0.0, 0.3], dtype=torch.float64)
     tilted = torch.linalg.matrix_exp(torch.tensor([[0, 0, 0.5], [0, 0, -0.7], [-0.5, 0.7, 0]], dtype=torch.float64))

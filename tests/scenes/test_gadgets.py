@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import trimesh
 
-mujoco = pytest.importorskip("mujoco", reason="gadgets are moved by MuJoCo: pip install 'kinema4d[mjcf]'")
-
 from kinema4d.scenes.gadgets import _ways
 from kinema4d.scenes.jointed import RODS, Jointed, Part, draw, some_poses
+
+mujoco: Any = pytest.importorskip("mujoco", reason="gadgets are moved by MuJoCo: pip install 'kinema4d[mjcf]'")
 
 
 @pytest.mark.parametrize("seed", range(12))

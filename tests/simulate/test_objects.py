@@ -163,7 +163,7 @@ def test_what_is_elastic_swings_back_and_its_energy_is_in_the_books(monkeypatch:
     pushed = simulate_object(thing, Wish(gravity=NONE, pushes=(push,), seconds=0.1, young=2e6))
     assert pushed.energy[-1] == pytest.approx(pushed.work[-1], rel=0.01)
     assert pushed.force[:, 0, 2].sum() * pushed.step == pytest.approx(0.5 * 0.04, rel=1e-6)
-    monkeypatch.setattr("kinema4d.simulate.objects.PARTS", 4)
+    monkeypatch.setattr("kinema4d.simulate.object_elastic.PARTS", 4)
     stiff = simulate_object(thing, Wish(gravity=NONE, start=(1e-4,), seconds=0.02, young=1e12))
     assert stiff.stopped is None  # too stiff to be followed: its vibration dies out
     assert stiff.energy[-1] < 0.1 * stiff.energy[0]

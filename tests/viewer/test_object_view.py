@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 pytest.importorskip("torch", reason="objects need torch: pip install 'kinema4d[world]'")
-from object_cases import swinging
+from object_cases import CORNERS, FACES, swinging
 
 from kinema4d.cli import main
 from kinema4d.geometry.deforming import ObjectMotion, posed
@@ -158,6 +158,27 @@ def test_the_live_page_obeys_time_and_coordinates(motion: ObjectMotion, page: An
             viewer.show(99)
         with pytest.raises(ValueError, match="the object has 2 coordinates, got 1"):
             viewer.pose(np.zeros(1))
+
+
+@pytest.mark.timeout(90)
+def test_both_pages_draw_what_stands_in_the_way(motion: ObjectMotion, page: Any, tmp_path: Path):
+    low, middle = motion.vertices.min(axis=(0, 1)), motion.vertices.mean(axis=(0, 1))
+    slab = CORNERS * [2.0, 2.0, 0.1] + [middle[0], middle[1], low[2] - 0.02]
+    stands = replace(motion, obstacle=slab.astype(np.float32), obstacle_faces=FACES[:12].astype(np.int64))
+    bare = replace(stands, obstacle_faces=stands.obstacle_faces[:0])  # seen from the same place
+    fixed, live = [], []
+    for number, what in enumerate((bare, stands)):
+        page.goto(export_motion_html(what, tmp_path / f"{number}.html").as_uri())
+        until("the object is drawn", lambda: colorful(canvas(page)) > 300)
+        fixed.append(canvas(page))
+        with view_motion(what, port=0, block=False) as viewer:
+            page.goto(viewer.url)
+            page.add_style_tag(content="[class*=Notifications-root] {display: none}")
+            until("the object is drawn", lambda: colorful(canvas(page, 100)) > 300)
+            time.sleep(1.5)
+            live.append(canvas(page, 100))
+    for before, after in (fixed, live):
+        assert (np.abs(before - after).max(axis=2) > 20).sum() > 5000
 
 
 def test_what_a_page_says(motion: ObjectMotion):

@@ -22,6 +22,9 @@ def simulate_object_command(
     out: Path,
     push: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
     pin: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    lead: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    velocity: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    obstacle: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = (),
     seconds: float = 3.0,
     step: float = 0.01,
     start: str | None = None,
@@ -35,6 +38,8 @@ def simulate_object_command(
     young: float | None = None,
     poisson: float = 0.3,
     thickness: float | None = None,
+    strain_damping: float = 0.0,
+    bends: Literal["look", "none", "all"] = "look",
     weights: Path | None = None,
     unit: Literal["m", "cm", "mm"] = "m",
     up: Literal["y", "z"] = "z",
@@ -51,6 +56,10 @@ def simulate_object_command(
         push: "x,y,z: fx,fy,fz @t0-t1s": a place on the mesh at rest in metres, a force in newton, from when to when; several --push for
             several. One that begins with a minus is written --push="-1,...".
         pin: "x,y,z": a place on the mesh at rest that is held; several --pin for several.
+        lead: "x,y,z: x,y,z @t0-t1s": a place on the mesh at rest that a hand leads to a place in the world, smoothly, from t0 to t1, and then lets
+            go; several --lead for several.
+        velocity: "x,y,z: vx,vy,vz": a place on the mesh at rest and its velocity at the start, metres per second; several --velocity for several.
+        obstacle: Closed mesh that stands still in the world, with --unit and --up as the object's; several --obstacle for several.
         seconds: How long.
         step: Seconds between frames.
         start: Coordinates to begin from, "q1,q2", in the order of 'objects fit'; default at rest.
@@ -58,15 +67,17 @@ def simulate_object_command(
         gravity: Metres per squared second, "x,y,z".
         damping: Of all motion, per second.
         ground: Height of a floor, metres.
-        friction: Coulomb's coefficient on the floor.
+        friction: Coulomb's coefficient on the floor and on obstacles.
         free: Let the whole move too; otherwise what does not move in the object's own motions is fixed.
         anyway: Simulate coordinates that are not minimal.
         young: Young's modulus of what bends, Pa (rubber 1e6 to 1e7, a soft foam 1e5); default: it bends without any resistance.
         poisson: Its Poisson's ratio.
         thickness: Of open meshes such as cloth, metres; default 0.002. With --young they are weighed with it, too.
+        strain_damping: Of what is elastic, seconds: stress of a rate of strain, of that of the strain (MuJoCo's flex has 1e-4 to 3e-4 here).
+        bends: Which parts of a mesh that is foretold bend: those that look like it, none, or all.
         weights: Of the model that foretells how a mesh moves, as 'objects train' writes them; default those of the package.
-        unit: Of the mesh file.
-        up: Which axis of the mesh file points up; many glTF files have y.
+        unit: Of the mesh files.
+        up: Which axis of the mesh files points up; many glTF files have y.
         meshes: Write a PLY file per frame.
         video: Write a video.
         overwrite: Replace an earlier motion at OUT.
@@ -74,7 +85,8 @@ def simulate_object_command(
     """
     from kinema4d import __version__
     from kinema4d.geometry.motion_folder import save_motion
-    from kinema4d.simulate.object_wish import Wish, numbers, parse_push, vector
+    from kinema4d.objects.obstacle import read_obstacle
+    from kinema4d.simulate.object_wish import Wish, numbers, parse_lead, parse_push, parse_velocity, vector
     from kinema4d.simulate.objects import simulate_object
 
     if out.exists() and not overwrite:
@@ -82,21 +94,29 @@ def simulate_object_command(
     wish = Wish(
         seconds=seconds, step=step, gravity=vector(gravity, "--gravity"), damping=damping, ground=ground, friction=friction,
         pushes=tuple(parse_push(p) for p in push), pins=tuple(vector(p, "--pin") for p in pin),
+        leads=tuple(parse_lead(p) for p in lead), velocities=tuple(parse_velocity(v) for v in velocity),
         start=None if start is None else numbers(start, "--start"), speed=None if speed is None else numbers(speed, "--speed"),
         free=free, anyway=anyway, young=young, poisson=poisson, thickness=thickness,
+        strain_damping=strain_damping,
     )  # fmt: skip
     with Clock(quiet=json) as clock:
         clock.say("loading")
-        fitted, model = _object(source, unit, up, weights)
+        fitted, model = _object(source, unit, up, weights, among=bool(obstacle), bends=bends)
+        among = [read_obstacle(file, unit=unit, up=up) for file in obstacle]
         clock.lap("load")
         clock.say("simulating")
-        names = ("source", "push", "pin", "seconds", "step", "start", "speed", "gravity", "damping", "ground", "friction", "free", "anyway", "young", "poisson", "thickness", "weights", "unit", "up")  # fmt: skip
+        names = ("source", "push", "pin", "lead", "velocity", "obstacle", "seconds", "step", "start", "speed", "gravity", "damping", "ground", "friction", "free", "anyway", "young", "poisson", "thickness", "strain_damping", "bends", "weights", "unit", "up")  # fmt: skip
         about = provenance(
             "objects simulate",
-            {**locals(), "source": str(source), "weights": None if weights is None else str(weights)},
+            {
+                **locals(),
+                "source": str(source),
+                "weights": None if weights is None else str(weights),
+                "obstacle": [str(o) for o in obstacle],
+            },
             names,
         )
-        motion = simulate_object(fitted, wish, about={**about, "version": __version__, "model": model})
+        motion = simulate_object(fitted, wish, obstacles=among, about={**about, "version": __version__, "model": model})
         clock.lap("simulate")
         clock.say("writing")
         save_motion(motion, out, meshes=meshes, video=video, overwrite=overwrite)
@@ -109,27 +129,39 @@ def simulate_object_command(
         raise SystemExit(1)
 
 
-def _object(source: Path, unit: str, up: str, weights: Path | None) -> tuple[Fitted, str | None]:
-    """And the name of the weights that foretold it, if they did."""
+def _object(
+    source: Path, unit: str, up: str, weights: Path | None, *, among: bool, bends: Literal["look", "none", "all"]
+) -> tuple[Fitted, str | None]:
+    """And the name of the weights that foretold it, if they did. ``unit`` and ``up`` are also of the obstacles that it is ``among``."""
     from kinema4d.objects.meshes import SUFFIXES, read_mesh
     from kinema4d.objects.store import load_fitted
 
     if source.is_dir():
         if weights is not None:
             raise ValueError(f"--weights foretell meshes; {source} is a fitted object, which needs none")
-        if unit != "m" or up != "z":
+        if bends != "look":
+            raise ValueError(f"--bends is for meshes that are foretold; of the fitted object {source} it is known")
+        if (unit != "m" or up != "z") and not among:
             raise ValueError(f"--unit and --up are for mesh files; {source} is in metres and z up")
         return load_fitted(source), None
     if source.suffix.lower() not in SUFFIXES or not source.is_file():
         why = "is no mesh that is read" if source.exists() else "does not exist"
         raise ValueError(f"{source} {why}: give a mesh ({' '.join(SUFFIXES)}) or a folder that 'kinema4d objects fit' wrote")  # fmt: skip
     mesh = read_mesh(source, unit=unit, up=up)
-    from kinema4d.objects.amortised import kinematics, shipped
+    from kinema4d.objects.amortised import shipped
+    from kinema4d.objects.foretell import kinematics
 
     file = weights or shipped()
     if file is None:
         raise ValueError("this installation has no weights that foretell meshes: give --weights, or fit it with `kinema4d objects fit`")  # fmt: skip
-    return kinematics(mesh, file), file.name
+    from kinema4d.objects.field import FORMAT
+    from kinema4d.weights_file import said_to_be
+
+    if said_to_be(file) == FORMAT:
+        raise ValueError(
+            f"{file} is a field, which has no screws for this command to simulate: use kinema4d.objects.field_object.field_body and kinema4d.objects.lagrange.simulate"
+        )
+    return kinematics(mesh, file, bends=bends), file.name
 
 
 def _report(motion: ObjectMotion, out: Path, clock: Clock, json: bool) -> None:
@@ -149,7 +181,7 @@ def _report(motion: ObjectMotion, out: Path, clock: Clock, json: bool) -> None:
 
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("motion", f"{len(motion)} frames of {len(motion.rest)} vertices, {motion.seconds[-1]:g} s, {motion.q.shape[1]} coordinates")  # fmt: skip
-    table.add_row("energy", f"{gained:+.3g} J; pushes did {done:+.3g} J; drift {100 * drift:.2g} %{' until its range ended' * bool(lost)}")  # fmt: skip
+    table.add_row("energy", f"{gained:+.3g} J; pushes and hands did {done:+.3g} J; drift {100 * drift:.2g} %{' until its range ended' * bool(lost)}")  # fmt: skip
     table.add_row("penetration", f"{1000 * motion.penetration.max():.3g} mm at most")
     table.add_row("files", f"{out}: {', '.join(files)}")
     table.add_row("time", ", ".join(f"{k} {v:.2f} s" for k, v in clock.seconds.items()))

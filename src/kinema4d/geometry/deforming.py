@@ -18,7 +18,7 @@ TURNED = 1e-4
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ObjectMotion:
-    """What a simulation of one object gives: t frames of v vertices, in k coordinates, under m pushes."""
+    """What a simulation of one object gives: t frames of v vertices, in k coordinates, under m pushes and hands."""
 
     vertices: Float32[np.ndarray, "t v 3"]
     """In the world, metres."""
@@ -37,15 +37,15 @@ class ObjectMotion:
     potential: Float[np.ndarray, " t"]
     """Of gravity and of elasticity, joule; its zero is arbitrary."""
     work: Float[np.ndarray, " t"]
-    """Done by the pushes since the start, joule."""
+    """Done by the pushes and hands since the start, joule."""
     momentum: Float[np.ndarray, "t 3"]
     """In the world, kg m/s."""
     penetration: Float[np.ndarray, " t"]
     """How deep the deepest point is in an obstacle, metres; 0 outside."""
     force_at: Float[np.ndarray, "t m 3"]
-    """Where each push acts, in the world, metres."""
+    """Where each push or hand acts, in the world, metres."""
     force: Float[np.ndarray, "t m 3"]
-    """Each push in the world, newton; 0 while it is off."""
+    """Each push or hand in the world, newton; 0 while it is off."""
     rest: Float32[np.ndarray, "v 3"]
     """Vertices at ``rest_q``, in the object's frame, metres."""
     rest_q: Float[np.ndarray, " k"]
@@ -54,6 +54,10 @@ class ObjectMotion:
     """Lowest and highest value of each coordinate."""
     sliders: Float32[np.ndarray, "k s v 3"]
     """Vertices along each coordinate, evenly over ``reach``, the others at ``rest_q``, in the object's frame, metres."""
+    obstacle: Float32[np.ndarray, "o 3"] = field(default_factory=lambda: np.zeros((0, 3), np.float32))
+    """Vertices of all that stands in its way, in the world, metres."""
+    obstacle_faces: Int64[np.ndarray, "g 3"] = field(default_factory=lambda: np.zeros((0, 3), np.int64))
+    """Of ``obstacle``."""
     stopped: str | None = None
     """Why it ended early."""
     flags: tuple[str, ...] = ()
@@ -72,8 +76,16 @@ class ObjectMotion:
             "vertices": (t, v, 3), "faces": (len(self.faces), 3), "q": (t, k), "place": (t, 3), "turn": (t, 3, 3), "kinetic": (t,),
             "potential": (t,), "work": (t,), "momentum": (t, 3), "penetration": (t,), "force_at": (t, m, 3), "force": (t, m, 3),
             "rest": (v, 3), "rest_q": (k,), "reach": (k, 2), "sliders": (k, s, v, 3),
+            "obstacle": (len(self.obstacle), 3), "obstacle_faces": (len(self.obstacle_faces), 3),
         }  # fmt: skip
-        single = {"vertices": np.float32, "rest": np.float32, "sliders": np.float32, "faces": np.int64}
+        single = {
+            "vertices": np.float32,
+            "rest": np.float32,
+            "sliders": np.float32,
+            "faces": np.int64,
+            "obstacle": np.float32,
+            "obstacle_faces": np.int64,
+        }
         for name, size in sizes.items():
             array = np.asarray(getattr(self, name), single.get(name, np.float64)).view()
             if array.shape != size:
@@ -90,6 +102,8 @@ class ObjectMotion:
         v = self.vertices.shape[1]
         if self.faces.min() < 0 or self.faces.max() >= v:
             raise ValueError(f"triangles are of vertices {self.faces.min()} to {self.faces.max()}, allowed are 0 to {v - 1}")  # fmt: skip
+        if len(g := self.obstacle_faces) and (g.min() < 0 or g.max() >= len(self.obstacle)):
+            raise ValueError(f"obstacle_faces are of vertices {g.min()} to {g.max()}, allowed are 0 to {len(self.obstacle) - 1}")  # fmt: skip
         if not (np.isfinite(self.step) and self.step > 0):
             raise ValueError(f"step must be positive seconds, got {self.step}")
         error = np.abs(self.turn @ self.turn.swapaxes(1, 2) - np.eye(3)).max()

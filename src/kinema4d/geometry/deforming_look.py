@@ -18,6 +18,10 @@ PALETTE = np.array(
 """One for each part that does not touch the others; red is left to the forces."""
 RED = (214, 48, 40)
 """Of forces."""
+STONE = (158, 162, 170)
+"""Of obstacles."""
+NEARBY = 0.6
+"""Of the object's size: obstacles are looked at as far as that around where it goes."""
 ARROW = 0.4
 """Length of the largest force, of the object's size."""
 SOME = 4000
@@ -54,10 +58,14 @@ def face_colors(motion: ObjectMotion) -> UInt8[np.ndarray, "f 3"]:
 def creased(motion: ObjectMotion) -> tuple[Int64[np.ndarray, " n"], Int32[np.ndarray, "f 3"]]:
     """Vertices doubled where the rest shape has a sharp edge, as indices of the old ones, and faces of them: what averages normals at
     vertices, as browsers do, then shades edges sharply."""
-    mesh = Mesh(vertices=motion.rest, faces=motion.faces.astype(np.int32), colors=face_colors(motion))
+    return creases(Mesh(vertices=motion.rest, faces=motion.faces.astype(np.int32), colors=face_colors(motion)))
+
+
+def creases(mesh: Mesh) -> tuple[Int64[np.ndarray, " n"], Int32[np.ndarray, "f 3"]]:
+    """The same of any mesh."""
     normal = np.round(corner_normals(mesh).reshape(-1, 3) * 32).astype(np.int64)
-    rows, which = np.unique(np.column_stack([motion.faces.reshape(-1), normal]), axis=0, return_inverse=True)
-    return rows[:, 0], which.reshape(-1, 3).astype(np.int32)
+    rows, which = np.unique(np.column_stack([mesh.faces.reshape(-1), normal]), axis=0, return_inverse=True)
+    return rows[:, 0].astype(np.int64), which.reshape(-1, 3).astype(np.int32)
 
 
 def arrow(sides: int = 14) -> tuple[Float[np.ndarray, "v 3"], Int32[np.ndarray, "f 3"]]:
@@ -89,8 +97,31 @@ def arrows(motion: ObjectMotion, frame: int) -> Float[np.ndarray, "n 2 3"]:
     return np.stack([begin, begin + long], axis=1)
 
 
+def obstacle_mesh(motion: ObjectMotion) -> Mesh | None:
+    """What stands in the way; None if nothing does."""
+    if not len(motion.obstacle_faces):
+        return None
+    faces = motion.obstacle_faces.astype(np.int32)
+    return Mesh(vertices=motion.obstacle.astype(np.float64), faces=faces, colors=np.tile(np.array(STONE, np.uint8), (len(faces), 1)))  # fmt: skip
+
+
 def everything(motion: ObjectMotion) -> Float[np.ndarray, "n 3"]:
-    """Points of all frames, some where there are many, and the ends of all arrows: what a camera has to see."""
+    """Points of all frames, some where there are many, the ends of all arrows, and obstacles as far as they are near: what a camera has to see."""
+    x = went(motion)
+    if not len(motion.obstacle):
+        return x
+    low, high = x.min(axis=0) - NEARBY * size(motion), x.max(axis=0) + NEARBY * size(motion)
+    return np.concatenate([x, np.clip(_corners(motion), low, high)])
+
+
+def _corners(motion: ObjectMotion) -> Float[np.ndarray, "8 3"]:
+    """Of the box around all obstacles."""
+    ends = np.stack([motion.obstacle.min(axis=0), motion.obstacle.max(axis=0)]).astype(np.float64)
+    return np.stack(np.meshgrid(*ends.T, indexing="ij"), -1).reshape(8, 3)
+
+
+def went(motion: ObjectMotion) -> Float[np.ndarray, "n 3"]:
+    """Points of all frames, some where there are many, and the ends of all arrows."""
     t, v = motion.vertices.shape[:2]
     few = motion.vertices[:: -(-t // 40), :: -(-v * min(t, 40) // SOME)].reshape(-1, 3)
     ends = [arrows(motion, int(i)).reshape(-1, 3) for i in np.flatnonzero(motion.force.any(axis=(1, 2)))]
@@ -128,7 +159,7 @@ def floor(motion: ObjectMotion) -> Floor:
 def towards_eye(motion: ObjectMotion) -> Float[np.ndarray, "3"]:
     """Unit vector to where the motion is seen best: across it, a little from the side, and from higher the flatter it is."""
     x = motion.vertices.astype(np.float64)
-    moves, spread = (x - x.mean(axis=0)).reshape(-1, 3), everything(motion) - everything(motion).mean(axis=0)
+    moves, spread = (x - x.mean(axis=0)).reshape(-1, 3), went(motion) - went(motion).mean(axis=0)
     weight = moves[:, :2].T @ moves[:, :2] / len(moves) + 0.25 * spread[:, :2].T @ spread[:, :2] / len(spread)
     across = np.linalg.eigh(weight)[1][:, 0]
     yaw = np.arctan2(*(across * (1 if across @ [0.3, -1.0] > 0 else -1))[::-1]) + np.radians(24)

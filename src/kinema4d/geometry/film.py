@@ -1,4 +1,5 @@
-"""A film of a moving object, by our own rasteriser: shaded, on a floor with its shadow, with the forces as arrows."""
+"""A film of a moving object, by our own rasteriser: shaded, on a floor with its shadow, with what stands in its way, and the forces as
+arrows."""
 
 from __future__ import annotations
 
@@ -16,7 +17,17 @@ from jaxtyping import Float, UInt8
 
 from kinema4d.geometry.camera import T_camera_world
 from kinema4d.geometry.deforming import ObjectMotion
-from kinema4d.geometry.deforming_look import RED, Floor, arrow, arrows, everything, face_colors, floor, towards_eye
+from kinema4d.geometry.deforming_look import (
+    RED,
+    Floor,
+    arrow,
+    arrows,
+    everything,
+    face_colors,
+    floor,
+    obstacle_mesh,
+    towards_eye,
+)
 from kinema4d.geometry.mesh import Mesh
 from kinema4d.geometry.raster import Light, Render, Surfaces, assemble, merge, rasterize
 from kinema4d.geometry.se3 import look_at
@@ -71,7 +82,8 @@ def film(
     camera = watching(motion, height * FINE, width * FINE)
     x, y, _ = towards_eye(motion)  # light from the right of the camera, so that what it sees is lit
     light = Light(direction_world=(0.77 * x - 0.64 * y, 0.64 * x + 0.77 * y, 1.1), ambient=0.5, shadow_size=SHADOW)
-    ground, colors = assemble([(_tiles(floor(motion)), 1)]), face_colors(motion)
+    stands = [(_tiles(floor(motion)), 1), *([(o, 1)] if (o := obstacle_mesh(motion)) is not None else [])]
+    ground, colors = assemble(stands), face_colors(motion)
     faces = motion.faces.astype(np.int32)
     sky = np.linspace(SKY[0], SKY[1], camera.height)[:, None].round().astype(np.uint8)
     scene: Render | None = None

@@ -19,6 +19,8 @@ KIND, VERSION = "object-motion", 1
 _MESH = {"faces": "faces", "vertices": "rest", "q": "rest_q"}
 _MOTION = ("vertices", "q", "place", "turn", "kinetic", "potential", "work", "momentum", "penetration", "force_at", "force")  # fmt: skip
 _SLIDERS = {"reach": "reach", "shapes": "sliders"}
+_OBSTACLE = {"vertices": "obstacle", "faces": "obstacle_faces"}
+"""Only of a motion that has some: folders without them are as they always were."""
 _AGAIN = "simulate again, or restore the file"
 
 
@@ -34,11 +36,15 @@ def save_motion(
         np.savez(part / "mesh.npz", **{key: getattr(motion, name) for key, name in _MESH.items()})
         np.savez(part / "motion.npz", **{name: getattr(motion, name) for name in _MOTION})
         np.savez(part / "sliders.npz", **{key: getattr(motion, name) for key, name in _SLIDERS.items()})
+        if len(motion.obstacle_faces):
+            np.savez(part / "obstacles.npz", **{key: getattr(motion, name) for key, name in _OBSTACLE.items()})
         (part / "energy.svg").write_text(ledger_svg(motion), encoding="utf-8")
         if meshes:
             (part / "meshes").mkdir()
             for frame, vertices in enumerate(motion.vertices):
                 (part / "meshes" / f"{frame:05d}.ply").write_bytes(ply(vertices, motion.faces))
+            if len(motion.obstacle_faces):
+                (part / "obstacles.ply").write_bytes(ply(motion.obstacle, motion.obstacle_faces))
         if video:
             write_film(motion, part / "video.mp4")
         files = sorted(file for file in part.rglob("*") if file.is_file())
@@ -69,6 +75,8 @@ def load_motion(folder: str | Path) -> ObjectMotion:
     arrays: dict[str, Any] = _arrays(folder / "mesh.npz", _MESH)
     arrays |= _arrays(folder / "motion.npz", {name: name for name in _MOTION})
     arrays |= _arrays(folder / "sliders.npz", _SLIDERS)
+    if "obstacles.npz" in meta["sha256"]:
+        arrays |= _arrays(folder / "obstacles.npz", _OBSTACLE)
     if len(arrays["vertices"]) != meta["frames"]:
         raise ValueError(f"{folder}: meta.json says {meta['frames']} frames, motion.npz has {len(arrays['vertices'])}; {_AGAIN}")  # fmt: skip
     said = {key: meta[key] for key in ("step", "stopped", "about")}

@@ -33,6 +33,10 @@ class Body:
     """Whether it also moves as a whole; otherwise its frame stands still."""
     energy: Callable[[Tensor], Tensor] | None = None
     """Coordinates [b,k] to elastic energy [b], joule; None for none."""
+    stress: Callable[[Tensor, Tensor], Tensor] | None = None
+    """Coordinates and their speeds [b,k] to the energy's slope and what damping inside adds to it [b,k], where there is a formula; None: it is derived."""
+    drag: Tensor | None = None
+    """[k,k] force that a speed of the coordinates costs, which is taken at the end of each step: stable however large it is; None for none."""
     reach: Tensor | None = None
     """[k,2] range of coordinates that was learned from: beyond it a wall pushes back, one-sided, so that it is no false spring."""
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+NONE, ALONG = 1e-12, 1e-8
+"""Effect of an impulse, of the largest of all, and of the largest of the same contact, below which it is rounding: what stands
+where no impulse can move it, such as on a hinge, would be pushed at with any force."""
+
 
 @njit(cache=True)
 def impulses(works: np.ndarray, miss: np.ndarray, friction: float, sweeps: int) -> np.ndarray:
@@ -15,10 +19,13 @@ def impulses(works: np.ndarray, miss: np.ndarray, friction: float, sweeps: int) 
     out = np.zeros_like(miss)
     for b in range(many):
         w, m, f = works[b], miss[b], out[b]
+        biggest = 0.0
+        for i in range(rows):
+            biggest = max(biggest, w[i, i])
         for _ in range(sweeps):
             most, largest = 0.0, 0.0
             for i in range(0, rows, 3):
-                if w[i, i] <= 0:
+                if w[i, i] <= max(NONE * biggest, ALONG * max(w[i + 1, i + 1], w[i + 2, i + 2])):
                     continue
                 before = f[i]
                 f[i] = max(before - (m[i] + w[i] @ f) / w[i, i], 0.0)

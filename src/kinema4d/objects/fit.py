@@ -1,10 +1,10 @@
 """The kinematics of one object out of its own deforming mesh: few coordinates, and a screw per coordinate and piece (NeuROK for one instance).
 
-Coordinates are found one by one. Each new one begins with the motion that the ones before leave over, and then all of them and all screws are solved
-for together by least squares (Levenberg and Marquardt; screws are eliminated piece by piece); pieces on joints are found in closed form,
-joint by joint. A jointed object is exact with as many coordinates as it
-has degrees of freedom, and the search ends there; what bends gets as many as the wanted accuracy needs. An auto-encoder with nested dropout, which this
-replaces, found six of eight objects and took minutes; this finds all of them in seconds (docs/experiments.md).
+Pieces on joints are found in closed form, joint by joint, and so is what bends (:mod:`.bends`). Of other pieces coordinates are found one by one. Each
+new one begins with the motion that the ones before leave over, and then all of them and all screws are solved for together by least squares (Levenberg
+and Marquardt; screws are eliminated piece by piece). A jointed object is exact with as many coordinates as it has degrees of freedom, and the search
+ends there; what bends gets as many as the wanted accuracy needs. An auto-encoder with nested dropout, which this replaces, found six of eight objects
+and took minutes; this finds all of them in seconds (docs/experiments.md).
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from jaxtyping import Float64, Int64
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from kinema4d.objects.bends import bent
 from kinema4d.objects.body import Body
 from kinema4d.objects.joints import joints
 from kinema4d.objects.least import EXACT, Task, one_more
+from kinema4d.objects.quick import moved_points, moved_points_and_slopes
 from kinema4d.objects.reduce import Freedom, Subspace, active_subspace
-from kinema4d.objects.screws import product, product_and_slopes
 from kinema4d.objects.solid import Mesh, Weighed, checked, parts, quadrature
 
 RIGID = 1e-4
@@ -32,6 +33,8 @@ MARGIN = 0.1
 """Beyond the range of coordinates that was seen, of that range, before the wall."""
 POSES, POINTS = 80, 12
 """At most, in the least squares: poses, and points of each piece."""
+ROUGH = 0.03
+"""Mean error, of the size, up to which what bends is of use: its accuracy is graded, and said."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +42,9 @@ class FitPlan:
     """How it is fitted."""
 
     most: int = 8
-    """Coordinates at most."""
+    """Coordinates at most of pieces that keep their form."""
+    bends: int = 40
+    """Shifts at most of what bends, beside those and the joints of ropes."""
     error: float = 2e-3
     """Mean error, of the size, that is good enough for what bends."""
     seed: int = 0
@@ -73,7 +78,13 @@ class Fitted:
 
     def vertices(self, q: Tensor) -> Tensor:
         """[b,v,3] metres for coordinates [b,k]."""
-        return product(torch.from_numpy(self.mesh.vertices), torch.from_numpy(self.twists[self.piece]), q)
+        rest, piece, twists = (torch.from_numpy(v) for v in (self.mesh.vertices, self.piece, self.twists))
+        return moved_points(rest.to(q.dtype), piece, twists.to(q.dtype), q)
+
+    def vertices_and_slopes(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, and how they change with every coordinate [b,v,3,k]."""
+        rest, piece, twists = (torch.from_numpy(v) for v in (self.mesh.vertices, self.piece, self.twists))
+        return moved_points_and_slopes(rest.to(q.dtype), piece, twists.to(q.dtype), q)
 
     def coordinates(self, poses: Float64[np.ndarray, "t v 3"]) -> Tensor:
         """[t,k] that come nearest to given vertices, metres."""
@@ -98,26 +109,28 @@ def screw_body(
     first = piece[rows.indices[rows.indptr[:-1]]]
     alone = np.array([(piece[rows.indices[a:b]] == f).all() for a, b, f in zip(rows.indptr[:-1], rows.indptr[1:], first, strict=True)])  # fmt: skip
     own = torch.from_numpy(np.asarray(rows @ mesh.vertices))
-    mine = torch.from_numpy(twists[first])
+    mine = torch.from_numpy(first)
     used = np.unique(rows[~alone].indices)
     mix = torch.from_numpy(rows[~alone][:, used].toarray())
-    inner = torch.from_numpy(mesh.vertices[used]), torch.from_numpy(twists[piece[used]])
+    inner = torch.from_numpy(mesh.vertices[used]), torch.from_numpy(piece[used])
     lone = torch.from_numpy(np.flatnonzero(alone))
     order = torch.from_numpy(np.argsort(np.concatenate([np.flatnonzero(alone), np.flatnonzero(~alone)])))
+    screws = torch.from_numpy(twists)
 
     def shape(q: Tensor) -> Tensor:
-        out = product(own[lone].to(q.dtype), mine[lone].to(q.dtype), q)
+        out = moved_points(own[lone].to(q.dtype), mine[lone], screws.to(q.dtype), q)
         if len(used):
-            bent = product(inner[0].to(q.dtype), inner[1].to(q.dtype), q)
+            bent = moved_points(inner[0].to(q.dtype), inner[1], screws.to(q.dtype), q)
             out = torch.cat([out, mix.to(q.dtype) @ bent], 1)[:, order]
         return out
 
     def slopes(q: Tensor) -> tuple[Tensor, Tensor]:
-        out, ways = product_and_slopes(own[lone].to(q.dtype), mine[lone].to(q.dtype), q)
+        out, ways = moved_points_and_slopes(own[lone].to(q.dtype), mine[lone], screws.to(q.dtype), q)
         if len(used):
-            bent, bends = product_and_slopes(inner[0].to(q.dtype), inner[1].to(q.dtype), q)
+            bent, bends = moved_points_and_slopes(inner[0].to(q.dtype), inner[1], screws.to(q.dtype), q)
             out = torch.cat([out, mix.to(q.dtype) @ bent], 1)[:, order]
-            ways = torch.cat([ways, torch.einsum("mn,bnik->bmik", mix.to(q.dtype), bends)], 1)[:, order]
+            bends = (mix.to(q.dtype) @ bends.flatten(2)).unflatten(2, bends.shape[2:])
+            ways = torch.cat([ways, bends], 1)[:, order]
         return out, ways
 
     return Body(
@@ -146,14 +159,23 @@ def fit(
     piece = pieces(mesh, poses)
     middle, scale = mesh.vertices.mean(axis=0), mesh.size
     held = np.arange(len(poses)) % 8 == 7
+    if float(np.linalg.norm(poses - mesh.vertices, axis=2).max()) < EXACT * scale:
+        raise ValueError("the poses are all the same: nothing moves")
+    if (np.bincount(piece) == 1).any():
+        unit = lambda x: (x - middle) / scale  # noqa: E731
+        found = bent(unit(mesh.vertices), unit(poses), held, mesh.faces, piece, most=plan.most, shifts=plan.bends, error=plan.error)  # fmt: skip
+        for k, e in enumerate(found.errors, 1):
+            if tell is not None:
+                tell(k, e)
+        spread = found.q.square().mean(0).sqrt().clamp(min=1e-9)
+        seen = found.q / spread
+        return _fitted(mesh, found.piece, found.twists * spread[:, None], seen[held], seen, found.errors, plan, density, bends=True)  # fmt: skip
     rng = np.random.default_rng(plan.seed)
     some = rng.permutation(np.flatnonzero(~held))[:POSES]
     at = _chosen(piece, rng)
     unit = lambda x: torch.from_numpy((x - middle) / scale)  # noqa: E731
     task = Task(rest=unit(mesh.vertices[at]), goals=unit(poses[some][:, at]), piece=torch.from_numpy(piece[at]), count=int(piece.max()) + 1)  # fmt: skip
     judge = Task(rest=unit(mesh.vertices), goals=unit(poses[held]), piece=torch.from_numpy(piece), count=task.count)
-    if float((task.goals - task.rest).norm(dim=-1).max()) < EXACT:
-        raise ValueError("the poses are all the same: nothing moves")
     twists, q = torch.zeros(task.count, 0, 6, dtype=torch.float64), torch.zeros(len(some), 0, dtype=torch.float64)
     errors: list[float] = []
     if (found := joints(task, plan.most)) is not None:
@@ -170,12 +192,17 @@ def fit(
         (twists, q), errors = found, [*errors, now]
         if tell is not None:
             tell(len(errors), now)
-        if now < plan.error and task.count > len(task.rest) / 4:
-            break
     spread = q.square().mean(0).sqrt().clamp(min=1e-9)
     twists = twists * spread[None, :, None]
     own = judge.solved(twists)
-    seen = torch.cat([own, q / spread])
+    return _fitted(mesh, piece, twists, own, torch.cat([own, q / spread]), errors, plan, density, bends=False)
+
+
+def _fitted(
+    mesh: Mesh, piece: np.ndarray, twists: Tensor, own: Tensor, seen: Tensor, errors: list[float], plan: FitPlan, density: float, *, bends: bool
+) -> Fitted:  # fmt: skip
+    """In metres; coordinates of poses that were held out, and of all that tell how far coordinates reach."""
+    middle, scale = mesh.vertices.mean(axis=0), mesh.size
     low, high = seen.amin(0), seen.amax(0)
     more = MARGIN * (high - low)
     metres = torch.cat([twists[..., :3], scale * twists[..., 3:] + torch.linalg.cross(torch.from_numpy(middle).expand_as(twists[..., :3]), twists[..., :3])], -1)  # fmt: skip
@@ -186,7 +213,7 @@ def fit(
     )  # fmt: skip
     body = out.body()
     values = active_subspace(body.shape, own[:32], body.mass)
-    return Fitted(**{**out.__dict__, "freedom": _found(errors, values, plan)})
+    return Fitted(**{**out.__dict__, "freedom": _found(errors, values, plan, bends=bends)})
 
 
 def pieces(mesh: Mesh, poses: Float64[np.ndarray, "t v 3"]) -> Int64[np.ndarray, " v"]:
@@ -219,7 +246,7 @@ def _chosen(piece: Int64[np.ndarray, " v"], rng: np.random.Generator) -> Int64[n
     return np.sort(np.concatenate(out))
 
 
-def _found(errors: list[float], values: Subspace, plan: FitPlan) -> Freedom:
+def _found(errors: list[float], values: Subspace, plan: FitPlan, *, bends: bool) -> Freedom:
     """In words."""
     v = values.values
     ratios = tuple(float(a / b.clamp(min=1e-300)) for a, b in pairwise(v))
@@ -231,6 +258,8 @@ def _found(errors: list[float], values: Subspace, plan: FitPlan) -> Freedom:
         why = (
             f"{k} coordinates reconstruct to {100 * last:.2g} % of the size; it bends, and more of them would say more"
         )
+    elif bends and last < ROUGH:
+        why = f"{k} coordinates reconstruct to {100 * last:.2g} % of the size, not to {100 * plan.error:.2g} %; it bends, and more of them would say more"
     else:
         why = f"not minimal: {k} coordinates reconstruct to {100 * last:.2g} % of the size only, not to {100 * plan.error:.2g} %"
     return Freedom(count=None, errors=tuple(errors), ratios=ratios, why=why)

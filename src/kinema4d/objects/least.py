@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kinema4d.objects.quick import moved_points_and_slopes, turning
 from kinema4d.objects.screws import product
 
 EXACT = 2e-4
@@ -19,6 +20,8 @@ ROUNDS = 40
 """Of Levenberg's and Marquardt's method at most."""
 TRIES = 3
 """Motions of what is left over that a new coordinate may begin with."""
+FEW = 8
+"""Coordinates up to which poses are solved for from both sides of each; more are solved for from what acts last inwards, three at a time."""
 PRIOR = 1e-6
 """Weight of coordinates and twists themselves, which keeps both finite where only their product matters."""
 
@@ -50,10 +53,7 @@ class Task:
 
     def by_q(self, twists: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
         """Points, and how they change with the coordinates [p,n,3,k]."""
-        k, many = q.shape[1], len(q)
-        ways = torch.eye(k, dtype=q.dtype).repeat_interleave(many, 0)
-        made, slopes = torch.func.jvp(lambda v: self.made(twists, v), (q.repeat(k, 1),), (ways,))  # type: ignore[misc]
-        return made[:many], slopes.unflatten(0, (k, many)).movedim(0, -1)
+        return moved_points_and_slopes(self.rest, self.piece, twists, q)
 
     def by_twists(self, twists: Tensor, q: Tensor) -> Tensor:
         """[p,n,3,6k]: every point has its own piece's."""
@@ -65,6 +65,8 @@ class Task:
     def solved(self, twists: Tensor, q: Tensor | None = None) -> Tensor:
         """Coordinates of every pose for these twists, each pose by itself; from rest and from those of ``q``."""
         k = twists.shape[1]
+        if q is None and k > FEW:
+            return self._inwards(twists)
         starts = [torch.zeros(len(self.goals), k, dtype=twists.dtype)] if q is None else [q]
         if q is None:
             starts += [s * w for w in torch.eye(k, dtype=twists.dtype) for s in (-1.5 * torch.ones_like(starts[0]), 1.5 * torch.ones_like(starts[0]))]  # fmt: skip
@@ -74,6 +76,21 @@ class Task:
             better = cost < least
             best, least = torch.where(better[:, None], now, best), torch.where(better, cost, least)
         return best
+
+    def _inwards(self, twists: Tensor) -> Tensor:
+        """Of many coordinates: the first that turn something from both sides of each, then three more at a time, as every rod of a rope hangs on
+        those before; what only shifts comes last, and is linear."""
+        many, k, turns = len(self.goals), twists.shape[1], turning(twists)
+        q = torch.zeros(many, 0, dtype=twists.dtype)
+        for known in [*range(3, turns, 3), *([turns] if turns else []), *([k] if k > turns else [])]:
+            start = torch.cat([q, q.new_zeros(many, known - q.shape[1])], 1)
+            q, least = self._descend(twists[:, :known], start)
+            if known <= 3:
+                for way in torch.eye(known, dtype=q.dtype):
+                    for side in (-1.5, 1.5):
+                        other, cost = self._descend(twists[:, :known], start + side * way)
+                        q, least = torch.where((cost < least)[:, None], other, q), torch.minimum(cost, least)
+        return q
 
     def _descend(self, twists: Tensor, q: Tensor, rounds: int = 12) -> tuple[Tensor, Tensor]:
         damp = torch.full((len(q),), 1e-3, dtype=q.dtype)

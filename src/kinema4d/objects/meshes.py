@@ -29,7 +29,7 @@ def read_mesh(path: str | Path, *, unit: str = "m", up: str = "z") -> Mesh:
     normals, textures, or as STL always does) are sewn together again; what is closed already, and what is of another part of the scene,
     stays apart. Closed parts whose triangles look inwards are turned over."""
     raw = _raw(Path(path), unit, up)
-    mesh, _ = _sewn(raw, raw.vertices[None])
+    mesh, _ = _sewn(raw, raw.vertices[None], str(path))
     return _whole(mesh, str(path))
 
 
@@ -52,7 +52,7 @@ def read_sequence(path: str | Path, *, unit: str = "m", up: str = "z") -> tuple[
         raise ValueError(f"{path} has {len(goals)} poses, one object is learned from at least {FEWEST}")
     if len(wrong := np.flatnonzero(~np.isfinite(goals).all(axis=(1, 2)))):
         raise ValueError(f"{path} has vertices that are no numbers (NaN or infinite), first in pose {wrong[0]}")
-    mesh, poses = _sewn(raw, np.concatenate([raw.vertices[None], goals]))
+    mesh, poses = _sewn(raw, np.concatenate([raw.vertices[None], goals]), str(path))
     return _whole(mesh, str(path)), poses[1:]
 
 
@@ -166,12 +166,12 @@ def _arrays(file: Path) -> dict[str, np.ndarray]:
 # ---------------------------------------------------------------------- seams
 
 
-def _sewn(raw: _Raw, poses: Float64[np.ndarray, "t v 3"]) -> tuple[Mesh, Float64[np.ndarray, "t w 3"]]:
+def _sewn(raw: _Raw, poses: Float64[np.ndarray, "t v 3"], name: str) -> tuple[Mesh, Float64[np.ndarray, "t w 3"]]:
     """Vertices that are in the same place in all poses are one, within a part of the file; those of surfaces that are closed already are
     left alone. Vertices without triangles go."""
     if not np.isfinite(poses).all():
         bad = (~np.isfinite(poses)).any(axis=(0, 2)).sum()
-        raise ValueError(f"the mesh has {bad} vertices that are no numbers (NaN or infinite)")
+        raise ValueError(f"{name} has {bad} vertices that are no numbers (NaN or infinite)")
     count = len(raw.vertices)
     label = parts(Mesh(vertices=raw.vertices, faces=raw.faces))
     grid = (
@@ -182,7 +182,7 @@ def _sewn(raw: _Raw, poses: Float64[np.ndarray, "t v 3"]) -> tuple[Mesh, Float64
     faces = first[same.ravel()][raw.faces]
     faces = faces[(faces != np.roll(faces, 1, axis=1)).all(axis=1)]
     if not len(faces):
-        raise ValueError("the mesh is degenerate: every triangle has two corners in one place")
+        raise ValueError(f"{name} is degenerate: every triangle has two corners in one place")
     keep, flat = np.unique(faces, return_inverse=True)
     return Mesh(vertices=poses[0][keep], faces=flat.reshape(-1, 3).astype(np.int64)), poses[:, keep]
 

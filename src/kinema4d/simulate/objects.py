@@ -1,60 +1,61 @@
-"""One object under gravity, pushes, pins and a floor: what was wished in words becomes forces on points of its surface, and its motion a mesh
+"""One object under gravity, pushes, pins, hands, a floor and obstacles: what was wished in words becomes forces on points of its surface, and its motion a mesh
 over time with the books of energy beside it.
 
-Places of pushes and pins are points of the surface that have next to no mass and follow their triangle, so that a force acts where it is said
-and not at the nearest point that happens to have a mass. Those of a floor are vertices.
+Places of pushes, pins and hands are points of the surface that have next to no mass and follow their triangle, so that a force acts where it is
+said and not at the nearest point that happens to have a mass. So are those that may touch something.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float32, Float64, Int64
 from scipy.sparse import csr_matrix, vstack
-from scipy.spatial import ConvexHull, QhullError
 
 from kinema4d.geometry.deforming import ObjectMotion, sweep
 from kinema4d.objects.body import Body, State, at_rest, jacobian
-from kinema4d.objects.elastic import Elastic, density_of, elastic
+from kinema4d.objects.elastic import Material
 from kinema4d.objects.fit import Fitted, screw_body
-from kinema4d.objects.lagrange import Conditions, Motion, Pin, Push, ground, simulate
+from kinema4d.objects.lagrange import Conditions, Motion, Push, simulate
 from kinema4d.objects.meshes import wound_both_ways
-from kinema4d.objects.solid import Mesh, Weighed, checked
+from kinema4d.objects.obstacle import Obstacle
+from kinema4d.objects.pin import Pin
+from kinema4d.objects.quick import turning
+from kinema4d.objects.solid import Weighed, checked
+from kinema4d.simulate.object_contact import depths, touch
+from kinema4d.simulate.object_elastic import fine_steps, solid_of, stressed
+from kinema4d.simulate.object_hands import begun, hands, off_the_way
+from kinema4d.simulate.object_places import Marks
 from kinema4d.simulate.object_wish import Vector, Wish
 
-OFF = 0.05
-"""Distance from the surface, of the size, beyond which a place is not on the object."""
 LIGHT = 1e-9
 """Mass of all points together that only mark a place, of the object's."""
 STILL = 1e-3
 """A point that moves by less, of the size, over the whole range of all coordinates stands still."""
-TOUCHING = 300
-"""Vertices at most that may touch the floor."""
 LEAP = 0.5
 """Of a coordinate's range in one step, or beyond its end: more is no motion any more, though a point that turns may seem to stay near."""
 DRIFT = 0.05
 """Energy that came from nowhere, of the largest that went to and fro, which is flagged."""
 MOST = 2 * 10**8
 """Vertices of all frames together."""
-FINE, PARTS = 1.4, 50
-"""Of the fastest vibration a step of what is elastic has so many radians at most, which takes so many parts of a frame at most; what is stiffer
-takes its elastic forces at the end of each step, which is stable and damps."""
 
 
 # ---------------------------------------------------------------------- simulation
 
 
-def simulate_object(fitted: Fitted, wish: Wish | None = None, *, about: Mapping[str, Any] | None = None) -> ObjectMotion:  # fmt: skip
-    """Let it move. A simulation that is lost keeps the frames until then and says why in ``stopped``. What is elastic is simulated in parts of a
-    frame."""
+def simulate_object(
+    fitted: Fitted, wish: Wish | None = None, *, obstacles: Sequence[Obstacle] = (), material: Material | None = None, about: Mapping[str, Any] | None = None
+) -> ObjectMotion:  # fmt: skip
+    """Let it move, among ``obstacles`` that stand still. A simulation that is lost keeps the frames until then and says why in ``stopped``. What is elastic is simulated in parts of a
+    frame; ``material`` says more of it than the wish does."""
     wish = wish or Wish()
-    flags = [*checked(fitted.mesh), *_doubts(fitted, wish)]
-    solid = _solid(fitted, wish, flags)
+    flags = [*checked(fitted.mesh), *_doubts(fitted, wish, material or wish.material)]
+    made_of = material or wish.material
+    solid = solid_of(fitted, made_of, flags)
     if solid is not None:
         fitted = replace(fitted, weighed=solid.weighed)
     k, mesh = fitted.twists.shape[1], fitted.mesh
@@ -66,59 +67,80 @@ def simulate_object(fitted: Fitted, wish: Wish | None = None, *, about: Mapping[
     if len(over := np.flatnonzero((start < fitted.reach[:, 0]) | (start > fitted.reach[:, 1]))):
         flags.append(f"it begins outside the range that was learned from in coordinate {', '.join(str(i + 1) for i in over)}")  # fmt: skip
     samples = sweep(np.zeros(k), reach)
-    sliders = decoded(fitted, samples.reshape(-1, k)).reshape(*samples.shape[:2], -1, 3)
+    sliders = decoded(fitted, samples.reshape(k * samples.shape[1], k)).reshape(
+        *samples.shape[:2], len(mesh.vertices), 3
+    )
     moves = np.full(len(mesh.vertices), wish.free)
     if k:
         moves |= np.linalg.norm(sliders - mesh.vertices.astype(np.float32), axis=-1).max((0, 1)) > STILL * mesh.size
-    marks = _Marks(mesh, moves)
-    energy = None if solid is None else lambda q: solid.energy(fitted.vertices(q))
-    parts, implicit = (1, False) if energy is None else _parts(fitted, energy, start, reach, wish.step)
-    if frames * parts * len(fitted.weighed.mass) > MOST:
-        raise ValueError(f"it vibrates so fast that {frames} frames need {parts} steps each, which is too many: simulate for less time")  # fmt: skip
+    marks, touched = Marks(mesh, moves), touch(fitted, moves, wish.ground, obstacles)
+    inner = 0.0 if solid is None or made_of is None else made_of.damping
+    parts, implicit, drag, walls = 1, False, None, turning(torch.from_numpy(fitted.twists))
+    if solid is not None:
+        held = stressed(
+            replace(fitted.body(), reach=torch.from_numpy(reach)), fitted.vertices_and_slopes, solid, walls=walls
+        )
+        parts, implicit, drag = fine_steps(held, start, wish.step, inner)
+    if implicit and inner:
+        flags.append("it is so stiff that its steps damp more than its material, whose damping is left out")
+    if frames * parts * (len(fitted.weighed.mass) + touched.count) > MOST:
+        raise ValueError(f"{frames} frames of {parts} steps each are too many: simulate for less time, or in larger steps")  # fmt: skip
     fine = replace(wish, step=wish.step / parts)
     pushes = [p for i in range(len(wish.pushes)) for p in _scheduled(i, fine, marks)]
     pinned = [at for p in wish.pins if (at := marks.put(p, "the pin", moving=True)) is not None]
-    touching = np.zeros(0, np.int64) if wish.ground is None else _lowest(fitted, moves)
-    body, first = _marked(fitted, marks, touching, reach, free=wish.free)
-    body = replace(body, energy=energy)
+    first = len(fitted.weighed.mass)
+    led, leads, led_marks = hands(wish.leads, marks, first, float(fitted.weighed.mass.sum()), wish.gravity)
+    sped = [marks.put(v.place, "the velocity", moving=True) for v in wish.velocities]
+    body = _marked(fitted, marks, touched.rows, reach, free=wish.free)
+    if solid is not None:
+        explicit = not implicit and drag is None
+        body = replace(stressed(body, fitted.vertices_and_slopes, solid, walls=walls, damped=explicit), drag=drag)
+    contacts = first + marks.count
     on = lambda i: torch.tensor([first + i])  # noqa: E731
     conditions = Conditions(
         gravity=wish.gravity, damping=wish.damping, friction=wish.friction,
         pushes=[Push(on=on(p.mark), force=torch.tensor(p.force, dtype=torch.float64), begin=p.begin, end=p.end) for p in pushes],
-        pins=[Pin(on=first + torch.tensor(pinned))] if pinned else [],
-        obstacle=None if wish.ground is None or not len(touching) else ground(wish.ground),
+        pins=[*([Pin(on=first + torch.tensor(pinned))] if pinned else []), *led],
+        obstacle=touched.distance, touching=torch.arange(contacts, contacts + touched.count),
     )  # fmt: skip
     begin = at_rest(body, torch.from_numpy(start)[None])
     velocity = torch.from_numpy(np.concatenate([np.zeros(body.unknowns - k), speed]))[None]
+    if wish.velocities:
+        velocity, unmet = begun(body, begin, wish.velocities, sped, first)
+        flags += unmet
     try:
         run = simulate(body, begin, conditions, seconds=wish.seconds, step=fine.step, velocity=velocity, implicit=implicit)  # fmt: skip
     except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
         if not implicit:
             raise
-        raise ValueError(f"it buckles, and is too stiff for steps of {fine.step:g} s: take a smaller --step, or --young below {wish.young:g}") from None  # fmt: skip
+        raise ValueError(f"it buckles, and is too stiff for steps of {fine.step:g} s: take a smaller --step or --young") from None  # fmt: skip
     _cut(run, reach)
     if not len(run):
         _only_start(run, body, begin, velocity, conditions)
     q, place, turn = (np.stack([getattr(s, n)[0].numpy() for s in run.states[::parts]]) for n in ("q", "place", "turn"))
     vertices = (decoded(fitted, q) @ turn.swapaxes(1, 2) + place[:, None]).astype(np.float32)
-    deep = np.zeros(len(q))
-    if wish.ground is not None and moves.any():
-        deep = np.maximum(wish.ground - vertices[:, moves, 2].min(axis=1).astype(np.float64), 0.0)
-        if deep[0] > 0.01 * mesh.size:
-            flags.append(f"it begins {deep[0]:.3g} m deep in the ground")
-    at = np.stack([x[0, first : first + marks.count].numpy() for x in run.points])
+    spots = np.stack([x[0, contacts:].numpy() for x in run.points[::parts]])
+    deep, inside = depths(touched, [vertices[:, moves], spots], mesh.size)
+    flags += [*touched.flags, *inside, *off_the_way(run, leads, len(pinned), mesh.size)]
+    at = np.stack([x[0, first:contacts].numpy() for x in run.points])
     force, force_at = _forces(pushes, fine, at, len(run))
+    pulled = np.stack([f[0, len(pinned) :].numpy() for f in run.hold])
+    force, force_at = np.concatenate([force, pulled], 1), np.concatenate([force_at, at[:, led_marks]], 1)
     work = np.concatenate([[0.0], ((force[1:] + force[:-1]) / 2 * np.diff(force_at, axis=0)).sum((1, 2)).cumsum()])
     seen = lambda every: np.stack([x[0].numpy() for x in every[::parts]])  # noqa: E731
+    stands, stand_faces = _together(obstacles)
     motion = ObjectMotion(
         vertices=vertices, faces=mesh.faces, step=wish.step, q=q, place=place, turn=turn,
         kinetic=seen(run.kinetic), potential=seen(run.potential), work=work[::parts],
         momentum=seen(run.momentum), penetration=deep, force_at=force_at[::parts], force=force[::parts],
         rest=mesh.vertices.astype(np.float32), rest_q=np.zeros(k), reach=reach, sliders=sliders.astype(np.float32),
-        stopped=run.stopped, about={**(about or {}), "wish": _plain(wish)},
+        stopped=run.stopped, about={**(about or {}), "wish": _plain(wish)}, obstacle=stands, obstacle_faces=stand_faces,
     )  # fmt: skip
     least = 1e-6 * float(fitted.weighed.mass.sum()) * mesh.size  # joule: of a fall by a ten-millionth of the size
-    wrong, strange = _books(motion, reach, wish, least, damped=implicit)
+    if solid is not None and (motion.q[:, walls:] != motion.q[:, walls:].clip(*reach[walls:].T)).any():
+        flags.append("it bends further than in the poses that it was learned from")
+    ends = reach if body.reach is None else body.reach.numpy()
+    wrong, strange = _books(motion, ends, wish, least, damped=implicit or inner > 0 or bool(obstacles))
     return replace(motion, flags=(*flags, *marks.flags, *strange), about={**motion.about, "energy_drift": wrong})
 
 
@@ -129,10 +151,10 @@ def decoded(fitted: Fitted, q: Float64[np.ndarray, "b k"]) -> Float64[np.ndarray
     return np.concatenate(parts) if parts else np.zeros((0, len(fitted.mesh.vertices), 3))
 
 
-def _doubts(fitted: Fitted, wish: Wish) -> list[str]:
+def _doubts(fitted: Fitted, wish: Wish, material: Material | None) -> list[str]:
     found, out = fitted.freedom, []
     if found.count is None and "it bends" in found.why:
-        out.append(found.why + "; nothing is known of its elasticity, and it bends without any" * (wish.young is None))
+        out.append(found.why + "; nothing is known of its elasticity, and it bends without any" * (material is None))
     elif found.count is None:
         if not wish.anyway:
             raise ValueError(f"its coordinates are not fit to be simulated ({found.why}); --anyway does it all the same")  # fmt: skip
@@ -140,34 +162,6 @@ def _doubts(fitted: Fitted, wish: Wish) -> list[str]:
     if odd := wound_both_ways(fitted.mesh):
         out.append(f"{odd} triangles look the other way than their neighbours: masses are wrong there")
     return out
-
-
-def _solid(fitted: Fitted, wish: Wish, flags: list[str]) -> Elastic | None:
-    """What bends as something elastic, if its material was said."""
-    if wish.material is None:
-        return None
-    whose, count = np.unique(fitted.piece, return_counts=True)
-    stiff = np.isin(fitted.piece, whose[count > 1])  # a vertex that is a piece of its own bends
-    if stiff.all():
-        flags.append("every part of it keeps its form: --young does nothing")
-        return None
-    return elastic(fitted.mesh, wish.material, density=density_of(fitted.mesh, fitted.weighed), stiff=stiff)
-
-
-def _parts(fitted: Fitted, energy: Callable[[torch.Tensor], torch.Tensor], start: np.ndarray, reach: np.ndarray, step: float) -> tuple[int, bool]:  # fmt: skip
-    """Into how many steps a frame is cut so that the fastest vibration is followed, at rest and at the ends of each coordinate's range; and whether
-    that is not enough, so that elastic forces have to be implicit."""
-    ends = np.concatenate([start[None], np.zeros_like(start)[None], *(np.diag(r) for r in reach.T)])
-    body = fitted.body()
-    q = torch.from_numpy(ends)
-    slopes = jacobian(body, at_rest(body, q))[1]
-    inertia = torch.einsum("n,bnid,bnie->bde", body.mass, slopes, slopes)
-    unit = inertia.diagonal(dim1=1, dim2=2).clamp(min=1e-300).rsqrt()
-    stiff, heavy = (unit[:, :, None] * m * unit[:, None] for m in (torch.func.vmap(torch.func.hessian(lambda v: energy(v[None])[0]))(q), inertia))  # fmt: skip
-    half = torch.linalg.inv(torch.linalg.cholesky(heavy + 1e-9 * torch.eye(len(start), dtype=q.dtype)))
-    fastest = float(torch.linalg.eigvalsh(half @ stiff @ half.mT).max().clamp(min=0).sqrt())  # radians per second
-    parts = max(1, int(np.ceil(step * fastest / FINE)))
-    return min(parts, PARTS), parts > PARTS
 
 
 def _coordinates(given: tuple[float, ...] | None, k: int, name: str) -> Float64[np.ndarray, " k"]:
@@ -190,47 +184,7 @@ class _Force:
     end: float
 
 
-class _Marks:
-    """Points of the surface, by their triangle."""
-
-    def __init__(self, mesh: Mesh, moves: np.ndarray) -> None:
-        self.mesh, self.moves = mesh, moves
-        self.rows: list[csr_matrix] = []
-        self.flags: list[str] = []
-
-    @property
-    def count(self) -> int:
-        return len(self.rows)
-
-    def put(self, place: Vector, what: str, *, moving: bool = False) -> int | None:
-        """Number of the mark there; one on what stands still is flagged, and None where it has to be ``moving``."""
-        from trimesh.triangles import closest_point, points_to_barycentric
-
-        mesh, at = self.mesh, np.array(place, np.float64)
-        corners = mesh.vertices[mesh.faces]
-        near = np.asarray(closest_point(corners, np.tile(at, (len(corners), 1))))
-        away = np.linalg.norm(near - at, axis=1)
-        away = np.where(np.isfinite(away), away, np.inf)  # triangles without area have no nearest point
-        here = int(away.argmin())
-        if away[here] > OFF * mesh.size:
-            raise ValueError(
-                f"{what} at {_text(place)} m is {away[here]:.3g} m off the surface, allowed are {OFF * mesh.size:.3g} m; "
-                f"the nearest point on it is {_text(near[here])} (places are those of the mesh at rest)"
-            )
-        share = np.asarray(points_to_barycentric(corners[here][None], near[here][None]))[0]
-        share = np.clip(np.nan_to_num(share, nan=1 / 3), 0, 1)
-        share = np.where(share < 1e-9, 0, share) / share[share >= 1e-9].sum()
-        corner = mesh.faces[here][share > 0]
-        if not self.moves[corner].any():
-            self.flags.append(f"{what} at {_text(place)} m is on what stands still: it does nothing")
-            if moving:
-                return None
-        row = csr_matrix((share[share > 0], (np.zeros(len(corner), int), corner)), shape=(1, len(mesh.vertices)))
-        self.rows.append(row)
-        return len(self.rows) - 1
-
-
-def _scheduled(number: int, wish: Wish, marks: _Marks) -> list[_Force]:
+def _scheduled(number: int, wish: Wish, marks: Marks) -> list[_Force]:
     """Over whole frames, with the same impulse. The first frame of a simulation counts half, so a push from the start ends by a half frame."""
     push, h = wish.pushes[number], wish.step
     mark = marks.put(push.place, "the push")
@@ -257,30 +211,28 @@ def _forces(pushes: Sequence[_Force], wish: Wish, at: np.ndarray, frames: int) -
     return force, where
 
 
-def _lowest(fitted: Fitted, moves: np.ndarray) -> Int64[np.ndarray, " n"]:
-    """Vertices that can come to lie on a floor: of a piece that keeps its form its corners, of what bends all."""
-    out, v = [], fitted.mesh.vertices
-    whose, count = np.unique(fitted.piece, return_counts=True)
-    for piece in whose[count > 3]:
-        mine = np.flatnonzero((fitted.piece == piece) & moves)
-        with suppress(QhullError):  # it is flat
-            mine = mine[ConvexHull(v[mine]).vertices] if len(mine) else mine
-        out.append(mine)
-    out.append(np.flatnonzero(np.isin(fitted.piece, whose[count <= 3]) & moves))
-    found = np.sort(np.concatenate(out)).astype(np.int64)
-    return found[:: max(1, -(-len(found) // TOUCHING))]
-
-
-def _marked(fitted: Fitted, marks: _Marks, touching: np.ndarray, reach: np.ndarray, *, free: bool) -> tuple[Body, int]:
-    """The body with points that have next to no mass, and where they begin."""
-    mesh, n = fitted.mesh, len(fitted.weighed.mass)
-    corner = csr_matrix((np.ones(len(touching)), (np.arange(len(touching)), touching)), shape=(len(touching), len(mesh.vertices)))  # fmt: skip
-    rows = csr_matrix(vstack([fitted.weighed.rows, *marks.rows, corner]))
-    more = marks.count + len(touching)
+def _marked(fitted: Fitted, marks: Marks, touching: csr_matrix, reach: np.ndarray, *, free: bool) -> Body:
+    """The body with points that have next to no mass after its own: marks, then those that may touch something."""
+    mesh = fitted.mesh
+    rows = csr_matrix(vstack([fitted.weighed.rows, *marks.rows, touching]))
+    more = marks.count + len(touching.indptr) - 1
     light = np.full(more, LIGHT * fitted.weighed.mass.sum() / max(1, more))
     weighed = Weighed(rows=rows, mass=np.concatenate([fitted.weighed.mass, light]))
+    if not len(reach):  # a rigid thing
+        x = torch.from_numpy(np.asarray(rows @ mesh.vertices))
+        return Body(shape=lambda q: x.to(q.dtype).expand(len(q), -1, -1), mass=torch.from_numpy(weighed.mass), coordinates=0, free=free)  # fmt: skip
     body = screw_body(mesh, weighed, fitted.piece, fitted.twists)
-    return replace(body, free=free, reach=torch.from_numpy(reach)), n
+    return replace(body, free=free, reach=torch.from_numpy(reach))
+
+
+def _together(obstacles: Sequence[Obstacle]) -> tuple[Float32[np.ndarray, "o 3"], Int64[np.ndarray, "g 3"]]:
+    """Obstacles as one mesh."""
+    vertices, faces, count = [np.zeros((0, 3))], [np.zeros((0, 3), np.int64)], 0
+    for one in obstacles:
+        vertices.append(one.mesh.vertices)
+        faces.append(one.mesh.faces + count)
+        count += len(one.mesh.vertices)
+    return np.concatenate(vertices).astype(np.float32), np.concatenate(faces)
 
 
 def _cut(run: Motion, reach: np.ndarray) -> None:
@@ -294,7 +246,7 @@ def _cut(run: Motion, reach: np.ndarray) -> None:
     frame = int((far > LEAP).any(axis=1).argmax())
     which = int(far[frame].argmax()) + 1
     run.stopped = f"coordinate {which} leapt by {100 * far[frame].max():.3g} % of its range in one step, or out of it, at {frame * run.step:.3f} s"  # fmt: skip
-    for name in ("points", "states", "kinetic", "potential", "momentum", "penetration"):
+    for name in ("points", "states", "kinetic", "potential", "momentum", "penetration", "hold", "miss"):
         del getattr(run, name)[max(1, frame - 1) :]
 
 
@@ -310,6 +262,9 @@ def _only_start(run: Motion, body: Body, start: State, velocity: torch.Tensor, c
     run.potential.append(bent - (mass * x * torch.tensor(conditions.gravity, dtype=x.dtype)).sum((1, 2)))
     run.momentum.append((mass * fast).sum(1))
     run.penetration.append(torch.zeros(len(x), dtype=x.dtype))
+    held = sum(len(p.on) for p in conditions.pins)
+    run.hold.append(x.new_zeros(len(x), held, 3))
+    run.miss.append(x.new_zeros(len(x), held))
 
 
 # ---------------------------------------------------------------------- books
@@ -326,7 +281,9 @@ def _books(motion: ObjectMotion, reach: np.ndarray, wish: Wish, least: float, *,
     until = int(beyond.any(axis=1).argmax()) if beyond.any() else len(motion)
     until = max(1, until - (until < len(motion)))  # a velocity is of the frames before and after
     change = (motion.energy - motion.energy[0] - motion.work)[:until]
-    loses = damped or wish.damping > 0 or wish.ground is not None or bool(wish.pins)  # may take energy, not give it
+    loses = (
+        damped or wish.damping > 0 or wish.ground is not None or bool(wish.pins) or bool(wish.leads)
+    )  # may take energy, not give it
     scale = max(*(float(np.ptp(v[:until])) for v in (motion.kinetic, motion.potential, motion.work)), float(motion.kinetic[0]), least)  # fmt: skip
     wrong = float(change.max() if loses else np.abs(change).max()) / scale
     if wrong > DRIFT:
@@ -340,7 +297,3 @@ def _plain(wish: Wish) -> dict[str, Any]:
     for push in out["pushes"]:
         push["end"] = None if push["end"] == float("inf") else push["end"]
     return out
-
-
-def _text(x: Sequence[float] | np.ndarray) -> str:
-    return ",".join(f"{v:.3g}" for v in x)

@@ -13,7 +13,19 @@ import numpy as np
 
 from kinema4d.files import whole_file
 from kinema4d.geometry.deforming import ObjectMotion, knots
-from kinema4d.geometry.deforming_look import RED, arrow, arrows, box, creased, face_colors, floor, towards_eye
+from kinema4d.geometry.deforming_look import (
+    RED,
+    STONE,
+    arrow,
+    arrows,
+    box,
+    creased,
+    creases,
+    face_colors,
+    floor,
+    obstacle_mesh,
+    towards_eye,
+)
 from kinema4d.geometry.ledger import ledger_svg
 from kinema4d.viewer.object_view import SUM, facts
 
@@ -69,11 +81,19 @@ def _data(motion: ObjectMotion, frames: np.ndarray) -> dict[str, Any]:
         "turn": motion.turn[frames].reshape(len(frames), 9).tolist(),
         "arrows": [arrows(motion, int(i)).tolist() for i in frames],
         "arrow": {"vertices": tip.ravel().tolist(), "faces": sides.ravel().tolist(), "color": RED},
+        "obstacle": _obstacle(motion),
         "floor": {"middle": ground.middle, "half": ground.half, "cell": ground.cell},
         "low": low.tolist(),
         "high": high.tolist(),
         "eye": towards_eye(motion).tolist(),
     }
+
+
+def _obstacle(motion: ObjectMotion) -> dict[str, Any] | None:
+    if (stands := obstacle_mesh(motion)) is None:
+        return None
+    source, faces = creases(stands)
+    return {"vertices": _short(stands.vertices[source]), "faces": _packed(faces.astype(np.uint32)), "color": STONE}
 
 
 def _short(points: np.ndarray) -> dict[str, Any]:

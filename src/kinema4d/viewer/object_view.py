@@ -14,11 +14,14 @@ from jaxtyping import Float, Float32
 from kinema4d.geometry.deforming import ObjectMotion, posed
 from kinema4d.geometry.deforming_look import (
     RED,
+    STONE,
     arrows,
     box,
     creased,
+    creases,
     face_colors,
     floor,
+    obstacle_mesh,
     placed,
     size,
     towards_eye,
@@ -163,6 +166,11 @@ class ObjectViewer:
                 side="double", cast_shadow=False,
             )  # fmt: skip
             self._parts.append((node, source[mine]))
+        if (stands := obstacle_mesh(motion)) is not None:
+            source, faces = creases(stands)
+            scene.add_mesh_simple(
+                "/obstacles", stands.vertices[source], faces.astype(np.uint32), color=STONE, side="double", cast_shadow=False
+            )  # fmt: skip
         thick = 0.012 * size(motion)
         self._arrows = scene.add_arrows(
             "/forces", self._arrow_points(0), RED, shaft_radius=thick, head_radius=2.5 * thick, head_length=6 * thick
