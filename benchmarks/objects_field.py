@@ -29,10 +29,9 @@ from scipy.spatial import KDTree
 
 from kinema4d.data.objects4d import Object4D, read_objects
 from kinema4d.objects import inverse
-from kinema4d.objects.amortised import shipped
 from kinema4d.objects.field_object import FieldObject, edge_distortion, field_object
 from kinema4d.objects.fit import screw_body
-from kinema4d.objects.foretell import kinematics
+from kinema4d.objects.foretell import kinematics, shipped
 from kinema4d.objects.solid import Mesh, Weighed
 
 inverse.ROUNDS, inverse.ENOUGH = 12, 1e-4  # per cent are asked for, and the encoder has guessed already

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="objects need torch: pip install 'kinema4d[world]'")
 pytest.importorskip("mujoco", reason="jointed objects are moved by MuJoCo: pip install 'kinema4d[mjcf]'")
 import torch
+from scipy.spatial.transform import Rotation
 
 from kinema4d.objects.body import at_rest, jacobian
 from kinema4d.objects.fit import FitPlan, fit, pieces, rigid
@@ -205,3 +206,40 @@ def test_what_cannot_be_fitted_is_refused():
     poses[3, 2, 0] = np.nan
     with pytest.raises(ValueError, match="vertices that are no numbers"):
         fit(mesh, poses)
+
+
+def test_what_flies_is_seen_from_itself():
+    rng = np.random.default_rng(0)
+    turns, shifts = Rotation.from_rotvec(rng.normal(size=(48, 3))).as_matrix(), rng.normal(size=(48, 1, 3))
+    thing = draw("chain", 3)
+    mesh = at_zero(thing)
+    flown = thing.posed(some_poses(thing, 48, 1)) @ turns.swapaxes(1, 2) + shifts
+    got = fit(mesh, flown)
+    assert got.freedom.count == thing.freedom
+    assert "it moves as a whole, too, which is not among its coordinates" in got.freedom.why
+    alone = fit(mesh, mesh.vertices @ turns.swapaxes(1, 2) + shifts)
+    assert (alone.freedom.count, alone.twists.shape[1], alone.error) == (0, 0, 0.0)
+    assert alone.freedom.why.startswith(f"its {parts(mesh).max() + 1} parts move as one")
+
+
+def test_a_door_without_its_frame_is_on_a_hinge_all_the_same():
+    thing = draw("door", 3)
+    mesh, moved = at_zero(thing), thing.posed(np.array([[0.5]]))[0]
+    label = parts(mesh)
+    leaf = np.flatnonzero(np.isin(label, np.unique(label[np.linalg.norm(moved - mesh.vertices, axis=1) > 1e-9])))
+    faces = np.searchsorted(leaf, mesh.faces[np.isin(mesh.faces, leaf).all(axis=1)])
+    got = fit(Mesh(vertices=mesh.vertices[leaf], faces=faces), thing.posed(some_poses(thing, 40, 1))[:, leaf])
+    assert got.freedom.count == 1
+    assert "as a whole" not in got.freedom.why
+
+
+def test_what_bends_and_flies_ends():
+    rng = np.random.default_rng(1)
+    thing = soft_kinds.draw("blob", 1)
+    mesh = Mesh(vertices=thing.vertices, faces=thing.faces)
+    poses = soft.some_poses(thing, 24, 1)
+    turns = Rotation.from_rotvec(0.5 * rng.normal(size=(24, 3))).as_matrix()
+    got = fit(mesh, poses @ turns.swapaxes(1, 2) + rng.normal(size=(24, 1, 3)))
+    assert got.freedom.count is None
+    assert "it bends" in got.freedom.why
+    assert "as a whole" in got.freedom.why

@@ -8,8 +8,8 @@ pytest.importorskip("torch", reason="objects need torch: pip install 'kinema4d[w
 import torch
 from torch import Tensor
 
-from kinema4d.objects.pieces import PRIOR, advanced, carried, exponential, nearest
-from kinema4d.objects.screws import product, screwed
+from kinema4d.objects.pieces import PRIOR, advanced, carried, nearest
+from kinema4d.objects.screws import exponential, product, screwed
 
 B, P, C, M, K = 2, 3, 4, 5, 3
 

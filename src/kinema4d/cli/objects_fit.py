@@ -16,7 +16,7 @@ def fit_object_command(
     /,
     *,
     out: Path,
-    most: int = 8,
+    most: int = 16,
     error: float = 2e-3,
     density: float = 1000.0,
     unit: Literal["m", "cm", "mm"] = "m",

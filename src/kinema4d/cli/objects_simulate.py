@@ -101,7 +101,7 @@ def simulate_object_command(
     )  # fmt: skip
     with Clock(quiet=json) as clock:
         clock.say("loading")
-        fitted, model = _object(source, unit, up, weights, among=bool(obstacle), bends=bends)
+        fitted, model = _object(source, unit, up, weights, among=bool(obstacle), bends=bends, free=free)
         among = [read_obstacle(file, unit=unit, up=up) for file in obstacle]
         clock.lap("load")
         clock.say("simulating")
@@ -130,7 +130,14 @@ def simulate_object_command(
 
 
 def _object(
-    source: Path, unit: str, up: str, weights: Path | None, *, among: bool, bends: Literal["look", "none", "all"]
+    source: Path,
+    unit: str,
+    up: str,
+    weights: Path | None,
+    *,
+    among: bool,
+    bends: Literal["look", "none", "all"],
+    free: bool,
 ) -> tuple[Fitted, str | None]:
     """And the name of the weights that foretold it, if they did. ``unit`` and ``up`` are also of the obstacles that it is ``among``."""
     from kinema4d.objects.meshes import SUFFIXES, read_mesh
@@ -148,8 +155,7 @@ def _object(
         why = "is no mesh that is read" if source.exists() else "does not exist"
         raise ValueError(f"{source} {why}: give a mesh ({' '.join(SUFFIXES)}) or a folder that 'kinema4d objects fit' wrote")  # fmt: skip
     mesh = read_mesh(source, unit=unit, up=up)
-    from kinema4d.objects.amortised import shipped
-    from kinema4d.objects.foretell import kinematics
+    from kinema4d.objects.foretell import kinematics, shipped
 
     file = weights or shipped()
     if file is None:
@@ -161,7 +167,7 @@ def _object(
         raise ValueError(
             f"{file} is a field, which has no screws for this command to simulate: use kinema4d.objects.field_object.field_body and kinema4d.objects.lagrange.simulate"
         )
-    return kinematics(mesh, file, bends=bends), file.name
+    return kinematics(mesh, file, bends=bends, free=free), file.name
 
 
 def _report(motion: ObjectMotion, out: Path, clock: Clock, json: bool) -> None:

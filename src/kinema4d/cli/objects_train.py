@@ -10,12 +10,11 @@ def train_objects(
     *,
     data: tuple[Path, ...],
     out: Path,
-    model: Literal["screws", "field"] = "screws",
+    model: Literal["all", "joints", "bends", "field"] = "all",
     preset: Literal["small", "large"] = "small",
     steps: int | None = None,
     counted: bool = True,
     turned: bool = True,
-    start: Path | None = None,
     augment: bool = True,
     dual: bool = True,
     nested: bool = True,
@@ -24,18 +23,17 @@ def train_objects(
 ) -> None:
     """Train a model of unseen objects on a data set of 'objects generate'. A run that was interrupted goes on: give the same command again.
 
-    Logs to OUT/log.jsonl. Screws are written to OUT/objects.safetensors, for 'objects simulate MESH --weights'; the field, which is NeuROK's own model, to
-    OUT/field.safetensors, for kinema4d.objects.field_object.
+    Logs to OUT/joints/log.jsonl and OUT/bends/log.jsonl; writes OUT/objects.safetensors, for 'objects simulate MESH --weights'. The field, which is NeuROK's own model,
+    logs to OUT/log.jsonl and is written to OUT/field.safetensors, for kinema4d.objects.field_object.
 
     Args:
         data: Data sets: their split train is learned from, their split val judged on.
         out: Folder of the run.
-        model: screws of parts and patches, the more accurate; or field, as in the paper, for its ablations.
+        model: joints of parts that keep their form; bends, for screws of what does not; all of both; or field, as in the paper, for its ablations.
         preset: small for a CPU, large for a GPU.
-        steps: Steps in all; default 6000 of screws, 20000 of a field.
-        counted: Screws: ask for no more coordinates than an object has; otherwise all may be used for the same motions (an ablation).
-        turned: Screws: let any pose be the one that is seen; otherwise always that at rest.
-        start: Screws: weights of the same preset to go on from, instead of from nothing.
+        steps: Steps in all of each; default 8000 of joints, 6000 of what bends, 20000 of a field.
+        counted: Of what bends: ask for no more coordinates than an object has; otherwise all may be used for the same motions (an ablation).
+        turned: Of what bends: let any pose be the one that is seen; otherwise always that at rest.
         augment: Field: turn and scale at random, and let any pose be the one that is seen (an ablation).
         dual: Field: deformations are dual quaternions; otherwise displacements (an ablation).
         nested: Field: order latents by nested dropout (an ablation).
@@ -46,9 +44,9 @@ def train_objects(
 
     if steps is not None and steps < 1:
         raise ValueError(f"--steps must be at least 1, got {steps}")
-    told = {"counted": (counted, "screws"), "turned": (turned, "screws"), "augment": (augment, "field"), "dual": (dual, "field"), "nested": (nested, "field")}  # fmt: skip
-    wrong = [(f"--no-{name}", own) for name, (on, own) in told.items() if not on and own != model]
-    wrong += [("--start", "screws")] * (start is not None and model != "screws")
+    told = {"counted": (counted, "bends"), "turned": (turned, "bends"), "augment": (augment, "field"), "dual": (dual, "field"), "nested": (nested, "field")}  # fmt: skip
+    fits = {"bends": ("all", "bends"), "field": ("field",)}
+    wrong = [(f"--no-{name}", own) for name, (on, own) in told.items() if not on and model not in fits[own]]
     wrong += [("--parts", "field")] * (parts and model != "field")
     if wrong:
         raise ValueError(f"{wrong[0][0]} is for --model {wrong[0][1]}, and this is --model {model}")
@@ -67,12 +65,9 @@ def train_objects(
         file = out / "field.safetensors"
         digest = save_field(file, field, {**about, "augment": augment, "nested": nested})
     else:
-        from kinema4d.objects.amortised import PRESETS, save_model
         from kinema4d.train.objects import run_objects
 
-        net = run_objects(data, out, PRESETS[preset], steps=steps, counted=counted, turned=turned, start=start, tell=_say)  # fmt: skip
-        file = out / "objects.safetensors"
-        digest = save_model(file, net, {**about, "counted": counted, "turned": turned})
+        file, digest = run_objects(data, out, preset=preset, what=model, steps=steps, counted=counted, turned=turned, about={**about, "counted": counted, "turned": turned}, tell=_say)  # fmt: skip
     print(f"{file}: sha256 {digest}")
 
 

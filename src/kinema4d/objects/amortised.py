@@ -9,17 +9,11 @@ train/objects.py, what is made of its answers in :mod:`kinema4d.objects.foretell
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from importlib.resources import files
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from kinema4d.weights_file import fill_in, read_weights, write_weights
 
 FORMAT = "kinema4d objects 2"
 """What a file of weights says it is."""
@@ -143,25 +137,3 @@ def told(twists: Tensor, x: Tensor, there: Tensor) -> Tensor:
     many = (*x.shape[:3], *w.shape[3:])
     way = torch.linalg.cross(w.expand(many), x[:, :, :, None].expand(many)) + v
     return (way * there[:, :, None, None, None]).movedim(3, -1).flatten(1, 3)
-
-
-# ---------------------------------------------------------------------- files
-
-
-def shipped() -> Path | None:
-    """Weights that come with the package, if there are."""
-    file = Path(str(files("kinema4d.objects") / "weights" / "objects.safetensors"))
-    return file if file.is_file() else None
-
-
-def save_model(path: str | Path, net: ScrewNet, about: Mapping[str, Any]) -> str:
-    """As float16, with the configuration; returns the hash."""
-    return write_weights(path, net.state_dict(), FORMAT, asdict(net.config), dict(about))
-
-
-def load_model(path: str | Path) -> tuple[ScrewNet, dict[str, Any]]:
-    """The network, and what is known about it; a file that is damaged or of another kind is refused."""
-    state, config, about = read_weights(path, FORMAT, AGAIN)
-    net = ScrewNet(AmortisedConfig(**config))
-    fill_in({"net": net}, {f"net.{n}": v for n, v in state.items()}, path, AGAIN)
-    return net.eval().requires_grad_(False), about

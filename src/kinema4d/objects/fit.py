@@ -10,7 +10,7 @@ and took minutes; this finds all of them in seconds (docs/experiments.md).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -29,6 +29,8 @@ from kinema4d.objects.solid import Mesh, Weighed, checked, parts, quadrature
 
 RIGID = 1e-4
 """Deviation from a rigid motion, of the size, up to which a connected part is one piece."""
+TIED = 0.05
+"""What bends is tied to something where it moves less far, of the size; a rope is so at a place within it."""
 MARGIN = 0.1
 """Beyond the range of coordinates that was seen, of that range, before the wall."""
 POSES, POINTS = 80, 12
@@ -41,7 +43,7 @@ ROUGH = 0.03
 class FitPlan:
     """How it is fitted."""
 
-    most: int = 8
+    most: int = 16
     """Coordinates at most of pieces that keep their form."""
     bends: int = 40
     """Shifts at most of what bends, beside those and the joints of ropes."""
@@ -74,7 +76,7 @@ class Fitted:
     @property
     def error(self) -> float:
         """With all coordinates."""
-        return float(self.errors[-1])
+        return float(self.errors[-1]) if len(self.errors) else 0.0
 
     def vertices(self, q: Tensor) -> Tensor:
         """[b,v,3] metres for coordinates [b,k]."""
@@ -157,6 +159,13 @@ def fit(
     if not np.isfinite(poses).all():
         raise ValueError("poses have vertices that are no numbers")
     piece = pieces(mesh, poses)
+    if (seen := afloat(mesh, poses, piece)) is not None:
+        return _of_whole(mesh, seen, piece, plan, density, tell)
+    return _fit(mesh, poses, piece, plan, density, tell)
+
+
+def _fit(mesh: Mesh, poses: np.ndarray, piece: np.ndarray, plan: FitPlan, density: float, tell: Callable[[int, float], None] | None) -> Fitted:  # fmt: skip
+    """Of what does not move as a whole, or is seen by what does."""
     middle, scale = mesh.vertices.mean(axis=0), mesh.size
     held = np.arange(len(poses)) % 8 == 7
     if float(np.linalg.norm(poses - mesh.vertices, axis=2).max()) < EXACT * scale:
@@ -196,6 +205,56 @@ def fit(
     twists = twists * spread[None, :, None]
     own = judge.solved(twists)
     return _fitted(mesh, piece, twists, own, torch.cat([own, q / spread]), errors, plan, density, bends=False)
+
+
+def afloat(mesh: Mesh, poses: Float64[np.ndarray, "t v 3"], piece: Int64[np.ndarray, " v"]) -> Float64[np.ndarray, "t v 3"] | None:  # fmt: skip
+    """Poses as the largest piece sees them (what bends: as it moves on average), of an object that moves as a whole; None of one of which something stands still, or that is
+    on joints with what does."""
+    far = np.linalg.norm(poses - mesh.vertices, axis=2).max(axis=0)
+    count = np.bincount(piece)
+    stiff = count[piece] > 1
+    if far.min() < (RIGID if stiff.all() else TIED) * mesh.size or (stiff.any() and _on_the_world(mesh, poses, piece, stiff)):  # fmt: skip
+        return None
+    label = np.where(stiff, piece, count.size)  # all that bends together
+    area = np.zeros(count.size + 1)
+    a, b, c = (mesh.vertices[mesh.faces[:, i]] for i in range(3))
+    np.add.at(area, label[mesh.faces[:, 0]], np.linalg.norm(np.cross(b - a, c - a), axis=1))
+    mine = label == area.argmax()
+    a, b = mesh.vertices[mine], poses[:, mine]
+    middle, to = a.mean(axis=0), b.mean(axis=1)
+    u, _, vt = np.linalg.svd(np.einsum("ni,tnj->tij", a - middle, b - to[:, None]))
+    u[:, :, 2] *= np.linalg.det(u @ vt)[:, None]
+    return (poses - to[:, None]) @ (u @ vt).swapaxes(1, 2) + middle
+
+
+def _on_the_world(mesh: Mesh, poses: np.ndarray, piece: np.ndarray, stiff: np.ndarray) -> bool:
+    """Whether one joint each hangs the pieces that keep their form on each other and one on what is not in the mesh, as a door without its frame."""
+    own = np.unique(piece[stiff], return_inverse=True)[1] + 1
+    world = np.concatenate([np.zeros((1, 3)), np.eye(3)])  # stands still
+    middle, scale = mesh.vertices.mean(axis=0), mesh.size
+    unit = lambda x: torch.from_numpy((x - middle) / scale)  # noqa: E731
+    x = torch.cat([torch.from_numpy(world), unit(mesh.vertices[stiff])])
+    goals = torch.cat([torch.from_numpy(world).expand(len(poses), 4, 3), unit(poses[:, stiff])], 1)
+    whose = torch.from_numpy(np.concatenate([np.zeros(4, np.int64), own]))
+    return joints(Task(rest=x, goals=goals, piece=whose, count=int(own.max()) + 1), int(own.max())) is not None
+
+
+def _of_whole(mesh: Mesh, seen: np.ndarray, piece: np.ndarray, plan: FitPlan, density: float, tell: Callable[[int, float], None] | None) -> Fitted:  # fmt: skip
+    """Of an object that moves as a whole, what it does beside that."""
+    also = "it moves as a whole, too, which is not among its coordinates: simulate it with --free"
+    if float(np.linalg.norm(seen - mesh.vertices, axis=2).max()) > RIGID * mesh.size:
+        found = _fit(mesh, seen, piece, plan, density, tell)
+        return replace(found, freedom=replace(found.freedom, why=f"{found.freedom.why}; {also}"))
+    count = int(parts(mesh).max()) + 1
+    return solid_as_one(mesh, density, f"{'it keeps its form' if count == 1 else f'its {count} parts move as one'}; {also}")  # fmt: skip
+
+
+def solid_as_one(mesh: Mesh, density: float, why: str) -> Fitted:
+    """An object without coordinates of its own."""
+    return Fitted(
+        mesh=mesh, weighed=quadrature(mesh, density=density), piece=np.zeros(len(mesh.vertices), np.int64), twists=np.zeros((1, 0, 6)), reach=np.zeros((0, 2)),
+        errors=np.zeros(0), freedom=Freedom(count=0, errors=(), ratios=(), why=why),
+    )  # fmt: skip
 
 
 def _fitted(

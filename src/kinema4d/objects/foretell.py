@@ -1,30 +1,40 @@
-"""The kinematics of an object that was never seen before, from its mesh alone, by the network of :mod:`kinema4d.objects.amortised`.
+"""The kinematics of an object that was never seen before, from its mesh alone.
 
-The mesh is looked at from four sides; answers are brought into the same coordinates and averaged. Pieces on joints are then hung on each other
-(:mod:`.hang`). How sure this is shows in how far the answers are apart, also about the same object when it has moved as was foretold: what is unlike
-anything that was learned from is refused by name.
+Parts that keep their form are put on joints by the network of :mod:`.choose`, out of the joints that could be between them; what bends moves as the network of :mod:`.amortised` says.
+A mesh is looked at several times, at other points of it and from other sides, and once more when it has moved as was foretold. How sure all this is shows in how far
+the answers are apart: what is unlike anything that was learned from is refused by name.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from kinema4d.objects.amortised import ScrewNet, load_model
-from kinema4d.objects.fit import Fitted
-from kinema4d.objects.hang import hung
+from kinema4d.objects.amortised import AmortisedConfig, ScrewNet
+from kinema4d.objects.choose import ChooseConfig, ChooseNet, Tree, shown, tree
+from kinema4d.objects.fit import Fitted, solid_as_one
 from kinema4d.objects.look import Cut, box_of, cut, look_at
+from kinema4d.objects.mates import POINTS, boxes, mates, surface
 from kinema4d.objects.meshes import wound_both_ways
+from kinema4d.objects.quick import moved_points_and_slopes
 from kinema4d.objects.reduce import Freedom
 from kinema4d.objects.screws import product_and_slopes
 from kinema4d.objects.solid import Mesh, checked, parts, quadrature
+from kinema4d.weights_file import fill_in, read_weights, write_weights
 
+FORMAT = "kinema4d objects 3"
+"""What a file of weights says it is."""
+RETRAIN = "train one with kinema4d objects train"
+MOST = 64
+"""Parts of an object on joints."""
 LOOKS, AGAIN = 4, 2
 """Times that an object is looked at, from other sides and at other points, to see whether the answers agree; and after it has moved as was foretold."""
 MOVED = 0.7
@@ -33,54 +43,134 @@ ALIKE = 0.5
 """Share of their motion by which answers may differ before an object is said to be unlike what was learned from."""
 SPAN = 3.5
 """Range of a coordinate, in deviations of what was learned from."""
-STILL = 0.03
-"""A part that goes less far than so much of what goes furthest stands still."""
 Bends = Literal["look", "none", "all"]
 """Which parts bend: those that look like it, or as the caller knows."""
 
 
-def kinematics(mesh: Mesh, weights: str | Path, *, density: float = 1000.0, bends: Bends = "look", seed: int = 0) -> Fitted:  # fmt: skip
-    """How an unseen mesh moves, without fitting. What looks different from different sides is unlike what was learned from, and refused."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Foreteller:
+    """What was learned."""
+
+    joints: ChooseNet | None
+    """Of what is on joints; None: it knows only what bends."""
+    bends: ScrewNet | None
+    """Of what bends; None: it knows only joints."""
+
+
+def shipped() -> Path | None:
+    """Weights that come with the package, if there are."""
+    from importlib.resources import files
+
+    file = Path(str(files("kinema4d.objects") / "weights" / "objects.safetensors"))
+    return file if file.is_file() else None
+
+
+def save_foreteller(path: str | Path, what: Foreteller, about: Mapping[str, Any]) -> str:
+    """As float16, with the configurations; returns the hash."""
+    nets = {n: net for n, net in (("joints", what.joints), ("bends", what.bends)) if net is not None}
+    state = {f"{n}.{k}": v for n, net in nets.items() for k, v in net.state_dict().items()}
+    return write_weights(path, state, FORMAT, {n: asdict(net.config) for n, net in nets.items()}, dict(about))
+
+
+def load_foreteller(path: str | Path) -> tuple[Foreteller, dict[str, Any]]:
+    """The networks, and what is known about them; a file that is damaged or of another kind is refused."""
+    state, config, about = read_weights(path, FORMAT, RETRAIN)
+    joints = ChooseNet(ChooseConfig(**config["joints"])) if "joints" in config else None
+    bends = ScrewNet(AmortisedConfig(**config["bends"])) if "bends" in config else None
+    fill_in({n: net for n, net in (("joints", joints), ("bends", bends)) if net is not None}, state, path, RETRAIN)
+    return Foreteller(joints=joints, bends=bends), about
+
+
+def kinematics(mesh: Mesh, weights: str | Path, *, density: float = 1000.0, bends: Bends = "look", free: bool = False, seed: int = 0) -> Fitted:  # fmt: skip
+    """How an unseen mesh moves, without fitting. What looks different from different sides is unlike what was learned from, and refused; one solid is too, unless it is ``free``
+    to move as a whole."""
     strange = [line for line in checked(mesh) if not line.startswith("it has")]
     if odd := wound_both_ways(mesh):
         strange.append(f"{odd} triangles look the other way than their neighbours")
-    net, _ = load_model(weights)
+    nets, _ = load_foreteller(weights)
     label = parts(mesh)
+    count = int(label.max()) + 1
     rng = np.random.default_rng(seed)
-    whole = cut(mesh.vertices, mesh.faces, label, np.zeros(int(label.max()) + 1, bool), net.config.pieces)
-    soft = _soft(net, mesh, whole, rng) if bends == "look" else np.full(whole.count, bends == "all")
-    if whole.count == 1 and not soft.any():
-        raise ValueError("the mesh is one part that keeps its form: it has no motion of its own; give one that bends, or say --bends all")  # fmt: skip
-    pieces = cut(mesh.vertices, mesh.faces, label, soft, net.config.pieces) if soft.any() else whole
-    seen = _View(net, mesh, pieces, mesh.vertices)
-    answers = [seen.look(rng, quarter=n) for n in range(LOOKS)]
-    votes = torch.stack([a.counted for a in answers]).sum(0)
-    if not soft.any():  # joints need links to be between
-        votes[pieces.count - 1 :] = -torch.inf
-    count = int(votes.argmax()) + 1
-    twists = [a.twists[:, :count] for a in answers]
-    own = [seen.moves(t) for t in twists]
-    differ = _apart(own)
-    unit, loose = _agreed(twists, own), 0.0
-    if not soft.any():
-        unit, loose = _held(unit, seen)
-    metres = _metres(unit, torch.from_numpy(seen.middle), seen.size)
-    follow, piece = _followed(metres, pieces)
-    differ = max(differ, loose, _again(net, mesh, pieces, follow[piece], rng))
+    soft = np.full(count, bends == "all")
+    if bends == "look" and nets.bends is not None and count <= nets.bends.config.pieces:
+        soft = _soft(nets.bends, mesh, label, rng)
+    if count == 1 and not soft.any():
+        if free:
+            return solid_as_one(mesh, density, "one part that keeps its form")
+        raise ValueError("the mesh is one part that keeps its form: it has no motion of its own; let it move as a whole with --free, give one that bends, or say --bends all")  # fmt: skip
+    known = nets.bends if soft.any() else nets.joints
+    if known is None:
+        raise ValueError(f"{Path(weights).name} knows nothing of {'what bends' if soft.any() else 'joints'}; {RETRAIN}")
+    twists, piece, differ, why = _bending(known, mesh, label, soft, rng) if isinstance(known, ScrewNet) else _jointed(known, mesh, label, rng)  # fmt: skip
     if differ > ALIKE:
         also = f" The mesh itself is strange, too: {'; '.join(strange)}." if strange else ""
         raise ValueError(
-            f"this object is unlike those that the model learned from: looked at {LOOKS + AGAIN} times, it answers {100 * differ:.0f} % apart (at most {100 * ALIKE:.0f} %).{also} Fit it: `kinema4d objects fit`"
+            f"this object is unlike those that the model learned from: looked at {LOOKS + AGAIN} times, it answers {100 * differ:.0f} % apart (at most {100 * ALIKE:.0f} %).{also} Fit it: `kinema4d objects fit`{', or say --bends none if it keeps its form' * bool(soft.any() and bends == 'look')}"
         )
-    sure = float(votes.softmax(0).max())
-    why = f"{count} coordinates ({100 * sure:.0f} % sure), foretold from the shape; looked at {LOOKS + AGAIN} times, it answers {100 * differ:.0f} % apart"
-    if soft.any():
-        why += f"; it bends ({int(soft.sum())} of {whole.count} parts)"
+    k = twists.shape[1]
+    why = f"{why}; looked at {LOOKS + AGAIN} times, it answers {100 * differ:.0f} % apart"
     return Fitted(
-        mesh=mesh, weighed=quadrature(mesh, density=density), piece=piece, twists=follow.numpy(),
-        freedom=Freedom(count=None if soft.any() else count, errors=(), ratios=(), why=why),
-        reach=np.tile([-SPAN, SPAN], (count, 1)), errors=np.full(count, differ),
+        mesh=mesh, weighed=quadrature(mesh, density=density), piece=piece, twists=twists.numpy(),
+        freedom=Freedom(count=None if soft.any() else k, errors=(), ratios=(), why=why),
+        reach=np.tile([-SPAN, SPAN], (k, 1)), errors=np.full(k, differ),
     )  # fmt: skip
+
+
+# ---------------------------------------------------------------------- on joints
+
+
+def _jointed(net: ChooseNet, mesh: Mesh, label: np.ndarray, rng: np.random.Generator) -> tuple[Tensor, np.ndarray, float, str]:  # fmt: skip
+    """Twists [c,k,6] of parts in metres, the parts, how far answers are apart, and what was found in words."""
+    if (count := int(label.max()) + 1) > MOST:
+        raise ValueError(f"the object has {count} parts that do not touch; the model knows at most {MOST}")
+    found = [_tree(net, mesh, mesh.vertices, label, rng) for _ in range(LOOKS)]
+    best = max(found, key=lambda f: float(f[0].sure.prod()) * f[0].bonds)
+    twists, piece = best[1], torch.from_numpy(label)
+    rest = torch.from_numpy(mesh.vertices)
+    slopes = lambda t, x, q: moved_points_and_slopes(x, piece, t, q)  # noqa: E731
+    none = torch.zeros(1, twists.shape[1], dtype=twists.dtype)
+    own = [slopes(t, rest, torch.zeros(1, t.shape[1], dtype=t.dtype))[1][0].transpose(1, 2) for _, t in found]
+    differ, again = _apart(own), list[float]()
+    for _ in range(AGAIN):
+        q = none + torch.from_numpy(MOVED * rng.choice((-1.0, 1.0), none.shape))
+        at, true = slopes(twists, rest, q)
+        _, now = _tree(net, mesh, at[0].numpy(), label, rng)
+        seen = slopes(now, at[0], torch.zeros(1, now.shape[1], dtype=now.dtype))[1][0].transpose(1, 2)
+        again.append(_apart([true[0].transpose(1, 2), seen]))
+    kinds = Counter("hinge" if bool(t[:, :3].any()) else "slide" for t in twists.movedim(1, 0))
+    each = " and ".join(f"{n} {kind}{'s' * (n > 1)}" for kind, n in sorted(kinds.items()))
+    sure = float(best[0].sure.min()) * best[0].bonds
+    return twists, label, max(differ, float(np.mean(again))), f"{each} ({100 * sure:.0f} % sure), foretold from the shape"  # fmt: skip
+
+
+def _tree(net: ChooseNet, mesh: Mesh, vertices: Float64[np.ndarray, "v 3"], label: np.ndarray, rng: np.random.Generator) -> tuple[Tree, Tensor]:  # fmt: skip
+    """One answer about an object with its vertices somewhere, and its twists in metres."""
+    middle, size = box_of(vertices)
+    unit = (vertices - middle) / size
+    points, normals = surface(unit, mesh.faces, label, POINTS, rng)
+    m = mates(points, normals, boxes(unit, label))
+    with torch.no_grad():
+        found = tree(m, net(shown([m])), points)
+    return found, _metres(torch.from_numpy(found.twists), torch.from_numpy(middle), size)
+
+
+# ---------------------------------------------------------------------- what bends
+
+
+def _bending(net: ScrewNet, mesh: Mesh, label: np.ndarray, soft: np.ndarray, rng: np.random.Generator) -> tuple[Tensor, np.ndarray, float, str]:  # fmt: skip
+    """Twists [g,k,6] in metres, whose each vertex has, how far answers are apart, and what was found in words."""
+    pieces = cut(mesh.vertices, mesh.faces, label, soft, net.config.pieces)
+    seen = _View(net, mesh, pieces, mesh.vertices)
+    answers = [seen.look(rng, quarter=n) for n in range(LOOKS)]
+    votes = torch.stack([a.counted for a in answers]).sum(0)
+    count = int(votes.argmax()) + 1
+    twists = [a.twists[:, :count] for a in answers]
+    own = [seen.moves(t) for t in twists]
+    metres = _metres(_agreed(twists, own), torch.from_numpy(seen.middle), seen.size)
+    follow, piece = _followed(metres, pieces)
+    differ = max(_apart(own), _again(net, mesh, pieces, follow[piece], rng))
+    sure = 100 * float(votes.softmax(0).max())
+    return follow, piece, differ, f"{count} coordinates ({sure:.0f} % sure), foretold from the shape; it bends ({int(soft.sum())} of {len(soft)} parts)"  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,15 +217,10 @@ class _View:
         own = torch.einsum("vc,cka->vka", torch.from_numpy(self.pieces.share), twists)
         return torch.linalg.cross(own[..., :3], x.expand_as(own[..., :3])) + own[..., 3:]
 
-    def points(self, many: int = 60) -> Tensor:
-        """[c,m,3] vertices of each piece in the unit box, over and over where there are few."""
-        x = (self.vertices - self.middle) / self.size
-        mine = [np.flatnonzero(s > 0) for s in self.pieces.share.T]
-        return torch.from_numpy(np.stack([x[m[np.linspace(0, len(m) - 1, many).round().astype(int)]] for m in mine]))
 
-
-def _soft(net: ScrewNet, mesh: Mesh, whole: Cut, rng: np.random.Generator) -> np.ndarray:
+def _soft(net: ScrewNet, mesh: Mesh, label: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """[parts] which of them look as if they bend."""
+    whole = cut(mesh.vertices, mesh.faces, label, np.zeros(int(label.max()) + 1, bool), net.config.pieces)
     c, odds = net.config, np.zeros(whole.count)
     for n in range(LOOKS):
         look = look_at(mesh.vertices[None], mesh.faces, whole, rng, points=c.points, most=c.pieces, quarter=n)
@@ -145,17 +230,6 @@ def _soft(net: ScrewNet, mesh: Mesh, whole: Cut, rng: np.random.Generator) -> np
             )
         odds += said.bends[0, : whole.count].numpy()
     return odds > 0
-
-
-def _held(unit: Tensor, seen: _View) -> tuple[Tensor, float]:
-    """On joints that hold, and how much of the motion they do not make."""
-    found = hung(unit, seen.points())
-    if found is not None:
-        return found.twists, found.loose
-    goes = seen.moves(unit).square().sum((1, 2)).sqrt()
-    label = torch.from_numpy(seen.pieces.share.argmax(axis=1))
-    far = torch.zeros(len(unit), dtype=goes.dtype).scatter_reduce(0, label, goes, "amax")
-    return torch.where((far < STILL * far.max())[:, None, None], 0.0, unit), 0.0  # what hardly moves is fixed
 
 
 def _agreed(answers: list[Tensor], own: list[Tensor]) -> Tensor:

@@ -8,22 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kinema4d.objects.body import cross
-from kinema4d.objects.screws import waves
+from kinema4d.objects.screws import exponential
 
 PRIOR = 1e-4
 """Weight of the coordinates themselves, in squared sizes: what does not matter stays at rest."""
-
-
-def exponential(twist: Tensor) -> tuple[Tensor, Tensor]:
-    """Turns [...,3,3] and shifts [...,3] of twists [...,6]."""
-    w, v = twist[..., :3], twist[..., 3:]
-    squared = (w * w).sum(-1)[..., None, None]
-    b, c = waves(squared)
-    W = cross(w)
-    W2, unit = W @ W, torch.eye(3, dtype=twist.dtype)
-    turn = unit + (1 - squared * c) * W + b * W2
-    return turn, ((unit + b * W + c * W2) @ v[..., None])[..., 0]
 
 
 def advanced(twists: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,26 +9,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kinema4d.objects.screws import waves
+from kinema4d.objects.screws import exponential
 
 
 def turning(twists: Tensor) -> int:
     """Up to which coordinate something turns; all after it only shift."""
     turns = (twists[..., :3] != 0).any(-1).any(0)
     return int(turns.nonzero().max()) + 1 if bool(turns.any()) else 0
-
-
-def exponential(twist: Tensor) -> tuple[Tensor, Tensor]:
-    """Turns [...,3,3] and shifts [...,3] of twists [...,6]."""
-    w, v = twist[..., :3], twist[..., 3:]
-    squared = (w * w).sum(-1, keepdim=True)
-    b, c = waves(squared)
-    o = torch.zeros_like(w[..., 0])
-    x, y, z = w.unbind(-1)
-    W = torch.stack([o, -z, y, z, o, -x, -y, x, o], -1).unflatten(-1, (3, 3))
-    turn = (1 - c * squared)[..., None] * W + b[..., None] * (W @ W) + torch.eye(3, dtype=w.dtype)
-    wv = torch.linalg.cross(w, v)
-    return turn, v + b * wv + c * torch.linalg.cross(w, wv)
 
 
 def _outwards(twists: Tensor, q: Tensor) -> tuple[list[Tensor], list[Tensor]]:

@@ -24,6 +24,19 @@ def waves(squared: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(near, turn, (1 - a.cos()) / safe), torch.where(near, lag, (a - a.sin()) / (a * safe))
 
 
+def exponential(twist: Tensor) -> tuple[Tensor, Tensor]:
+    """Turns [...,3,3] and shifts [...,3] of twists [...,6]."""
+    w, v = twist[..., :3], twist[..., 3:]
+    squared = (w * w).sum(-1, keepdim=True)
+    b, c = waves(squared)
+    o = torch.zeros_like(w[..., 0])
+    x, y, z = w.unbind(-1)
+    W = torch.stack([o, -z, y, z, o, -x, -y, x, o], -1).unflatten(-1, (3, 3))
+    turn = (1 - c * squared)[..., None] * W + b[..., None] * (W @ W) + torch.eye(3, dtype=w.dtype)
+    wv = torch.linalg.cross(w, v)
+    return turn, v + b * wv + c * torch.linalg.cross(w, wv)
+
+
 def screwed(x: Tensor, twist: Tensor) -> Tensor:
     """Points [...,3] after the exponential of twists [...,6]: angular velocity, then the velocity of what is at the origin."""
     w, v = twist[..., :3], twist[..., 3:]

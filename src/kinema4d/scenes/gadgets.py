@@ -2,7 +2,8 @@
 not what a door looks like.
 
 A mechanism is a knob on its stem, a flap on an edge, a tray between rails, a slider on a rod, a bar on the flat side of a post, two bars that
-cross, or something on an axle; a bar may carry another. They are made on a plate that lies flat, which is then turned any way up.
+cross, or something on an axle; a bar may carry another. What is one body may be of several solids in line, with something at an end. They are made on a
+plate that lies flat, which is then turned any way up.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ def gadget(rng: np.random.Generator) -> Jointed:
             moving.append(replace(part, at=at, on=0 if part.on is None else first + part.on))
     if rng.random() < 0.25:  # the plate was only a help; what stands still is what was put on it
         plate = plate[1:] if len(plate) > 1 else plate
+    moving = [_adorned(rng, part) for part in moving]
+    if rng.random() < 0.5:
+        plate = list(_adorned(rng, Part(solids=tuple(plate))).solids)
     way = np.eye(3) if rng.random() < 0.4 else _ways()[int(rng.integers(24))]
     scale = float(np.exp(rng.uniform(np.log(0.5), np.log(2.0))))
     return Jointed(name="gadget", parts=tuple(_turned(p, way, scale) for p in (Part(solids=tuple(plate)), *moving)))
@@ -145,20 +149,35 @@ def _arm(rng: np.random.Generator, wide: float, deep: float, t: float) -> Made:
 
 
 def _cross(rng: np.random.Generator, wide: float, deep: float, t: float) -> Made:
-    """Two bars that cross, flat side by flat side, and turn about where they do."""
+    """Two bars that cross, flat side by flat side, and turn about where they do; or two alike, mirrored, with something at their ends."""
     w, thin, up = rng.uniform(0.008, 0.02), rng.uniform(0.003, 0.007), rng.uniform(0.1, 0.2)
-    parts = []
+    parts: list[list[Solid]] = []
+    alike = rng.random() < 0.35
+    seed = int(rng.integers(2**31))
     for k in range(2):
-        a, b = rng.uniform(0.04, 0.18, 2)
-        along_x = k == 1 and rng.random() < 0.6
-        half, middle = ((a + b) / 2, thin, w), ((a - b) / 2, (2 * k - 1) * thin, 0.0)
-        parts.append(("box", half, middle) if along_x else ("box", (w, thin, half[0]), (0.0, middle[1], middle[0])))
+        own = np.random.default_rng(seed if alike else seed + k)
+        a, b = own.uniform(0.04, 0.18, 2)
+        y, side = (2 * k - 1) * thin, 2 * k - 1
+        cut, narrow = (
+            own.random() < 0.4,
+            own.uniform(0.6, 1.0),
+        )  # of two solids that meet where it turns, as blade and handle do
+        solids: list[Solid] = []
+        for low, high, half in ((-b, 0.0, w), (0.0, a, w * narrow)) if cut else ((-b, a, w),):
+            solids.append(("box", (half, thin, (high - low) / 2), (0.0, y, (low + high) / 2)))
+        if alike and own.random() < 0.7:
+            r, flat, out = own.uniform(1.2, 3.0) * w, own.uniform(0.5, 1.0) * thin, side * own.uniform(0.0, 2.0) * w
+            end: Vector = (out, y, -b - own.uniform(-0.5, 0.5) * r)
+            solids.append(("rod-y", (r, flat, 0.0), end) if own.random() < 0.6 else ("box", (r, flat, r), end))
+        if k == 1 and not alike and own.random() < 0.6:
+            solids = [(kind, (size[2], size[1], size[0]), (at[2], at[1], at[0])) for kind, size, at in solids]
+        parts.append(solids)
     pin: list[Solid] = [("rod-y", (rng.uniform(0.3, 0.9) * w, 3 * thin, 0), (0.0, 0.0, 0.0))]
-    fixed = [(kind, size, _plus(middle, (0, 0, up))) for kind, size, middle in parts[:1]]
+    fixed = [(kind, size, _plus(middle, (0, 0, up))) for kind, size, middle in parts[0]]
     seen = rng.random()
     if seen < 0.4:
         fixed += [(kind, size, _plus(middle, (0, 0, up))) for kind, size, middle in pin]
-    return fixed, [Part(solids=(parts[1], *(pin if 0.4 <= seen < 0.8 else [])), joint="hinge", axis=(0, 1, 0), at=(0.0, 0.0, up), limits=_limits(rng))]  # fmt: skip
+    return fixed, [Part(solids=(*parts[1], *(pin if 0.4 <= seen < 0.8 else [])), joint="hinge", axis=(0, 1, 0), at=(0.0, 0.0, up), limits=_limits(rng))]  # fmt: skip
 
 
 def _axle(rng: np.random.Generator, wide: float, deep: float, t: float) -> Made:
@@ -172,6 +191,36 @@ def _axle(rng: np.random.Generator, wide: float, deep: float, t: float) -> Made:
         s = 1.0 if way % 2 else -1.0
         solids.append(("box", (long / 2, 0.8 * w, thin), (s * long / 2, 0, 0)) if way < 2 else ("box", (thin, 0.8 * w, long / 2), (0, 0, s * long / 2)))  # fmt: skip
     return fixed, [Part(solids=tuple(solids), joint="hinge", axis=(0, 1, 0), at=(0.0, 0.0, up), limits=_limits(rng))]
+
+
+def _adorned(rng: np.random.Generator, part: Part) -> Part:
+    """Of more solids than it needs: a box cut in two, and something at the end of one."""
+    solids = list(part.solids)
+    boxes = [i for i, (kind, _, _) in enumerate(solids) if kind == "box"]
+    if boxes and rng.random() < 0.5:
+        kind, size, middle = solids.pop(int(rng.choice(boxes)))
+        long, share, thin = int(np.argmax(size)), rng.uniform(0.25, 0.75), rng.uniform(0.7, 1.0)
+        for side, of, narrow in ((-1, share, 1.0), (1, 1 - share, thin)):
+            half = [narrow * s for s in size]
+            half[long] = of * size[long]
+            shift = [0.0, 0.0, 0.0]
+            shift[long] = side * (1 - of) * size[long]
+            solids.append((kind, (half[0], half[1], half[2]), _plus(middle, (shift[0], shift[1], shift[2]))))
+    boxes = [i for i, (kind, _, _) in enumerate(solids) if kind == "box"]
+    if boxes and rng.random() < 0.5:
+        _, size, middle = solids[int(rng.choice(boxes))]
+        thin, across, long = (int(i) for i in np.argsort(size))
+        shift = [0.0, 0.0, 0.0]
+        shift[long] = float(rng.choice((-1.0, 1.0))) * size[long] * rng.uniform(0.8, 1.1)
+        shift[across] = rng.uniform(-1.5, 1.5) * size[across]
+        at, r = _plus(middle, (shift[0], shift[1], shift[2])), rng.uniform(0.8, 2.5) * size[across]
+        half = [r, r, r]
+        half[thin] = size[thin] * rng.uniform(0.6, 1.2)
+        if rng.random() < 0.6:
+            solids.append((RODS[thin], (r, half[thin], 0.0), at))
+        else:
+            solids.append(("box", (half[0], half[1], half[2]), at))
+    return replace(part, solids=tuple(solids))
 
 
 def _limits(rng: np.random.Generator) -> tuple[float, float]:

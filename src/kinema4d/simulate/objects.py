@@ -59,6 +59,8 @@ def simulate_object(
     if solid is not None:
         fitted = replace(fitted, weighed=solid.weighed)
     k, mesh = fitted.twists.shape[1], fitted.mesh
+    if not k and not wish.free:
+        raise ValueError("the object has no coordinates of its own: let it move as a whole with --free")
     frames = round(wish.seconds / wish.step) + 1
     if frames * len(mesh.vertices) > MOST:
         raise ValueError(f"{frames} frames of {len(mesh.vertices)} vertices are too many: simulate for less time or in larger steps")  # fmt: skip

@@ -1,403 +1,46 @@
-"""Teach the model of unseen objects (:mod:`kinema4d.objects.amortised`) from data sets of deforming meshes, and from nothing else about them.
-
-Every object is explained by itself first: one on joints by the screws of its parts and the coordinates of its poses (:mod:`kinema4d.objects.fit`), one that
-bends by the principal ways in which its patches turn and shift. The network is then asked for the screws of an object in one of its poses. Which
-coordinates it uses for the same motions is its own affair: what counts is the space that its first coordinates span, as many as the object has, so a
-latent that does not need to be there is not. Later its poses count too, at the nearest coordinates there are (variable projection): joints that hang on
-joints need their screws apart. An auto-encoder with nested dropout and projection alone, which this replaces, stood still (docs/experiments.md).
-"""
+"""Teach the model of unseen objects: which joints there are, and how what bends does."""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, Literal
 
-import numpy as np
-import torch
-from jaxtyping import Float64
-from scipy.spatial.transform import Rotation
-from torch import Tensor, nn
-from torch.nn import functional as F
+from kinema4d.data.objects4d import read_objects
+from kinema4d.objects.amortised import PRESETS as BENDS
+from kinema4d.objects.choose import PRESETS as JOINTS
+from kinema4d.objects.foretell import Foreteller, save_foreteller
+from kinema4d.train.bending import run_bending
+from kinema4d.train.choose import run_joints
 
-from kinema4d.data.objects4d import Object4D, read_objects
-from kinema4d.objects.amortised import AmortisedConfig, Said, ScrewNet, load_model, told
-from kinema4d.objects.body import cross
-from kinema4d.objects.fit import RIGID, rigid
-from kinema4d.objects.joints import joints
-from kinema4d.objects.least import EXACT, Task, one_more
-from kinema4d.objects.look import Cut, Look, box_of, cut, look_at
-from kinema4d.objects.pieces import advanced, carried, nearest
-from kinema4d.objects.solid import Mesh, parts
-from kinema4d.train.loop import Plan, train
-
-OBJECTS, POSES = 24, 6
-"""Of a batch, and poses of each."""
-AT_REST = 0.4
-"""Share of objects that are seen at rest; others in any pose."""
-POINTS = 6
-"""Of each part, by which an object is explained where that is not done in closed form."""
-LATER = (0.4, 0.6)
-"""Shares of the training between which poses begin to count, beside screws."""
-FLOOR, LEAST = 1e-6, 1e-4
-"""Mean squared error, in squared sizes, and share of motion that is left over, below which little is gained."""
-FAR, SCALE, COUNT, BEND = 10.0, 0.02, 0.1, 0.05
-"""How much it counts how far poses are missed (in sizes), how long the screws are, how many, and what bends, beside the share of motion that is left over."""
-WITHIN = 1.0
-"""How much it counts what is left over of the motions within an object, whatever stands still: of two blades on a pin nothing says which is held."""
-ENOUGH = 2e-3
-"""Share of the motion of what bends that may be left over by its principal ways."""
-EVEN = 0.75
-"""A kind is learned from as often as its number of objects to this power."""
-PLAN = Plan(steps=6000, rate=1e-3, muon=20.0, warmup=200, ema=0.998, validate_every=500, log_every=50, save_every=120)
-"""How long."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Seen:
-    """One object to learn from."""
-
-    name: str
-    """Its id."""
-    kind: str
-    """Such as ``door``."""
-    poses: Float64[np.ndarray, "p v 3"]
-    """Metres, that at rest first."""
-    faces: np.ndarray
-    """[f,3]."""
-    pieces: Cut
-    """As it is looked at."""
-    whole: Cut
-    """As it is looked at when nothing is known yet of what bends: by connected parts."""
-    bends: np.ndarray
-    """[parts] which do."""
-    twists: Float64[np.ndarray, "c k 6"] | None
-    """Screws of its parts, in the unit box of the pose at rest; None of what bends."""
-    q: Float64[np.ndarray, "p k"] | None
-    """Coordinates of its poses; None of what bends."""
-
-
-def read_seen(
-    every: Sequence[Object4D], config: AmortisedConfig, tell: Callable[[int, int], None] | None = None
-) -> list[Seen]:
-    """Objects with few enough parts, in which something moves by itself: on joints that explain it exactly, or because it bends."""
-    out = []
-    for n, one in enumerate(every):
-        if tell is not None:
-            tell(n, len(every))
-        rest, faces = one.shape()
-        mesh = Mesh(vertices=rest, faces=faces)
-        label, poses = parts(mesh), np.concatenate([rest[None], one.poses()]).astype(np.float64)
-        count = int(label.max()) + 1
-        bends = np.array([rigid(rest[label == c], poses[:, label == c]) > RIGID * mesh.size for c in range(count)])
-        if (count < 2 and not bends.any()) or count + bends.sum() > config.pieces:
-            continue
-        found = None if bends.any() else explained(poses, label, config.coordinates)
-        if found is None and not bends.any():
-            continue
-        twists, q = found or (None, None)
-        whole = cut(rest, faces, label, np.zeros(count, bool), config.pieces)
-        own = cut(rest, faces, label, bends, config.pieces) if bends.any() else whole
-        out.append(
-            Seen(name=one.id, kind=one.kind, poses=poses, faces=faces, pieces=own, whole=whole, bends=bends, twists=twists, q=q)
-        )  # fmt: skip
-    return out
-
-
-def explained(
-    poses: Float64[np.ndarray, "p v 3"], label: np.ndarray, most: int
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """Screws of parts, in the unit box of the first pose, and coordinates of all; None where so many coordinates are too few."""
-    middle, size = box_of(poses[0])
-    unit = torch.from_numpy((poses - middle) / size)
-    piece = torch.from_numpy(label)
-    task = Task(rest=unit[0], goals=unit, piece=piece, count=int(label.max()) + 1)
-    found = joints(task, most)
-    if found is None:
-        rng = np.random.default_rng(0)
-        some = np.sort(
-            np.concatenate([rng.permutation(np.flatnonzero(label == c))[:POINTS] for c in range(task.count)])
-        )
-        task = Task(rest=unit[0, some], goals=unit[:, some], piece=piece[some], count=task.count)
-        found = torch.zeros(task.count, 0, 6, dtype=unit.dtype), torch.zeros(len(unit), 0, dtype=unit.dtype)
-        while found[1].shape[1] < most:
-            found = one_more(task, *found)
-            if task.error(*found) < EXACT:
-                break
-        else:
-            return None
-    twists, q = found
-    spread = q.square().mean(0).sqrt()
-    return (twists * spread[:, None]).numpy(), (q / spread).numpy()
-
-
-class ObjectsTask:
-    """Batches by the number of the step."""
-
-    def __init__(self, net: ScrewNet, seen: Sequence[Seen], held_out: Sequence[Seen], *, steps: int, counted: bool = True, turned: bool = True) -> None:  # fmt: skip
-        if not seen or not held_out:
-            raise ValueError(f"{len(seen)} objects to learn from and {len(held_out)} to judge by: a data set needs both, with parts that move")  # fmt: skip
-        self.model: nn.Module = net
-        self.net, self.seen, self.held_out, self.steps, self.counted, self.turned = net, seen, held_out, steps, counted, turned  # fmt: skip
-        many = Counter(s.kind for s in seen)
-        odds = np.array([many[s.kind] ** (EVEN - 1) for s in seen])
-        self.odds = odds / odds.sum()
-
-    def batch(self, some: Sequence[Seen], poses: int, rng: np.random.Generator) -> Batch:
-        """Objects in one pose each, and where their points are in others."""
-        looks, moves, counts, wholes = [], [], [], []
-        config = self.net.config
-        for one in some:
-            pick = rng.permutation(len(one.poses))
-            if not self.turned or rng.random() < AT_REST:  # the ablation: always
-                pick = np.concatenate([[0], pick[pick > 0]])
-            if one.twists is not None:
-                pick = pick[: poses + 1]
-            look = look_at(one.poses[pick], one.faces, one.pieces, rng, points=config.points, most=config.pieces)
-            way = _ways(look, config.coordinates) if one.twists is None else _screwed(one, int(pick[0]), look, config.coordinates)  # fmt: skip
-            looks.append(replace(look, points=look.points[: poses + 1]))
-            moves.append(np.pad(way, ((0, 0), (0, 0), (0, 0), (0, config.coordinates - way.shape[-1]))))
-            counts.append(way.shape[-1])
-            if one.twists is None:
-                wholes.append((look_at(one.poses[pick[:1]], one.faces, one.whole, rng, points=config.points, most=config.pieces), one.bends))  # fmt: skip
-        shown = _shown(looks)
-        most = shown.x.shape[1]  # pieces that no object of the batch has cost time for nothing
-        points = torch.from_numpy(np.stack([k.points for k in looks]))[:, :, :most]
-        return Batch(
-            shown=shown, goals=points[:, 1:], moves=torch.from_numpy(np.stack(moves))[:, :most].float(), count=torch.tensor(counts),
-            whole=_shown([w for w, _ in wholes]) if wholes else None,
-            bends=torch.from_numpy(np.concatenate([b for _, b in wholes])).float() if wholes else torch.zeros(0),
-        )  # fmt: skip
-
-    def loss(self, step: int) -> Tensor:
-        """Roots of what is left over. Logarithms made what is learned already count a thousand times as much as what is not: kinds whose joints stand upright
-        were never learned."""
-        rng = np.random.default_rng([11, step])
-        some = [self.seen[i] for i in rng.choice(len(self.seen), OBJECTS, p=self.odds)]
-        late = min(1.0, max(0.0, (step / self.steps - LATER[0]) / (LATER[1] - LATER[0])))
-        # Apart, because what bends has several times as many pieces.
-        halves = [[s for s in some if (s.twists is None) == soft] for soft in (False, True)]
-        return torch.stack(
-            [len(h) / len(some) * self._lost(self.batch(h, POSES, rng), late) for h in halves if h]
-        ).sum()
-
-    def _lost(self, b: Batch, late: float) -> Tensor:
-        said = b.shown.asked(self.net)
-        x, there, k = b.shown.x, b.shown.there, self.net.config.coordinates
-        use = torch.arange(k) < (b.count[:, None] if self.counted else k)
-        mine, true = told(said.twists, x, there), b.flat()
-        left, long = left_over(mine, true, use)
-        within, _ = left_over(mine, true, use, whole=_whole(x, there))
-        out = (left + LEAST).sqrt().mean() + WITHIN * (within + LEAST).sqrt().mean() + SCALE * long.mean()
-        out = out + COUNT * F.cross_entropy(said.counted, b.count - 1) + BEND * self._bends(b, said)
-        if late:
-            q, _, _ = nearest(x, said.twists.detach(), b.goals, there, use)
-            out = out + late * FAR * (self._off(b, said.twists, q).mean(1) + FLOOR).sqrt().mean()
-        return out
-
-    def _bends(self, b: Batch, said: Said) -> Tensor:
-        """What parts that are looked at whole are said to do."""
-        rigid = said.bends[b.shown.there & ~b.shown.patch]
-        odds, true = [rigid], [torch.zeros_like(rigid)]
-        if b.whole is not None:
-            odds.append(b.whole.asked(self.net).bends[b.whole.there])
-            true.append(b.bends)
-        return F.binary_cross_entropy_with_logits(torch.cat(odds), torch.cat(true))
-
-    @staticmethod
-    def _off(b: Batch, twists: Tensor, q: Tensor) -> Tensor:
-        """[b,p] mean squared distance of points from their goals."""
-        x, there = b.shown.x, b.shown.there
-        off = ((carried(x, twists, q)[0] - b.goals) * there[:, None, :, None, None]).square().sum((2, 3, 4))
-        return off / (there.sum(1)[:, None] * x.shape[2])
-
-    @torch.no_grad()
-    def validate(self, model: nn.Module) -> dict[str, float]:
-        """Mean error in per cent of the size, with as many coordinates as the model says, and with as many as there are; how far the same points go; how
-        often the number is right; and the share of motion by screws that is left over (root). What bends apart from what is on joints; and how often
-        it is known which parts bend."""
-        assert isinstance(model, ScrewNet)
-        out = {}
-        for name, some in {
-            "": [s for s in self.held_out if s.twists is not None],
-            "soft_": [s for s in self.held_out if s.twists is None],
-        }.items():
-            if not some:
-                continue
-            some = [some[i] for i in np.unique(np.linspace(0, len(some) - 1, 160).round().astype(int))]
-            b = self.batch(some, 6, np.random.default_rng(5))
-            said = b.shown.asked(model)
-            x, there = b.shown.x, b.shown.there
-            every, count = torch.arange(model.config.coordinates), (there.sum(1) * x.shape[2])[:, None]
-            mean = lambda made: ((made - b.goals) * there[:, None, :, None, None]).norm(dim=-1).sum((2, 3)) / count  # noqa: B023, E731
-            for kind, many in {"percent": said.counted.argmax(1) + 1, "percent_given": b.count}.items():
-                q, _, _ = nearest(x, said.twists, b.goals, there, every < many[:, None], rounds=12)
-                off = mean(carried(x, said.twists, q)[0])
-                out |= {
-                    f"{name}{kind}": 100 * float(off.mean()),
-                    f"{name}{kind}_median": 100 * float(off.mean(1).median()),
-                }
-            left, _ = left_over(told(said.twists, x, there), b.flat(), every < b.count[:, None])
-            within, _ = left_over(
-                told(said.twists, x, there), b.flat(), every < b.count[:, None], whole=_whole(x, there)
-            )
-            rigid = said.bends[there & ~b.shown.patch] < 0
-            if b.whole is not None:
-                rigid = torch.cat([rigid, (b.whole.asked(model).bends[b.whole.there] > 0) == (b.bends > 0.5)])
-            out |= {
-                f"{name}still": 100 * float(mean(x[:, None]).mean()), f"{name}counted": float((said.counted.argmax(1) + 1 == b.count).float().mean()),
-                f"{name}left": float(left.sqrt().mean()), f"{name}within": float(within.sqrt().mean()), f"{name}bends": float(rigid.float().mean()),
-            }  # fmt: skip
-        return out
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Shown:
-    """What the network is given of objects side by side."""
-
-    x: Tensor
-    """[b,c,m,3] points of pieces in the pose that is seen, each object in its own unit box."""
-    normals: Tensor
-    """[b,c,m,3]."""
-    boxes: Tensor
-    """[b,c,6]."""
-    patch: Tensor
-    """[b,c] pieces that are patches."""
-    there: Tensor
-    """[b,c] which pieces there are."""
-
-    def asked(self, net: ScrewNet) -> Said:
-        """What the network answers."""
-        said = net(self.x, self.normals, self.boxes, self.patch, self.there)
-        assert isinstance(said, Said)
-        return said
-
-
-def _shown(looks: Sequence[Look]) -> Shown:
-    most = max(int(k.there.sum()) for k in looks)
-    stacked = lambda every: torch.from_numpy(np.stack(every))[:, :most]  # noqa: E731
-    return Shown(
-        x=stacked([k.points[0] for k in looks]), normals=stacked([k.normals for k in looks]), boxes=stacked([k.boxes for k in looks]),
-        patch=stacked([k.patch for k in looks]), there=stacked([k.there for k in looks]),
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Batch:
-    """Objects side by side."""
-
-    shown: Shown
-    """In the pose that is seen."""
-    goals: Tensor
-    """[b,p,c,m,3] the same points in other poses."""
-    moves: Tensor
-    """[b,c,m,3,k] how fast points move with each of its coordinates in the pose that is seen; zero beyond their number."""
-    count: Tensor
-    """[b] coordinates."""
-    whole: Shown | None
-    """Those that bend, by their connected parts."""
-    bends: Tensor
-    """Which of those parts bend, one after the other: 1 or 0."""
-
-    def flat(self) -> Tensor:
-        """[b,3n,k] of all points."""
-        return self.moves.flatten(1, 3)
-
-
-def _screwed(one: Seen, pose: int, look: Look, most: int) -> np.ndarray:
-    """[c,m,3,k] how fast points of what is on joints move with each coordinate, in a pose as it is looked at."""
-    assert one.twists is not None
-    assert one.q is not None
-    own = advanced(torch.from_numpy(one.twists)[None], torch.from_numpy(one.q[pose])[None, None])[0][0, 0].numpy()
-    (m0, s0), (m1, s1) = box_of(one.poses[0]), box_of(one.poses[pose])
-    a, shift = s0 / s1, look.turn @ (m0 - m1) / s1  # from one unit box into the other
-    w = own[..., :3] @ look.turn.T
-    v = a * own[..., 3:] @ look.turn.T - np.cross(w, shift)
-    x = look.points[0].astype(np.float64)
-    out = np.zeros((*x.shape, own.shape[1]))
-    c = len(own)
-    out[:c] = np.moveaxis(np.cross(w[:, None], x[:c, :, None]) + v[:, None], -1, -2)
-    return out
-
-
-def _ways(look: Look, most: int) -> np.ndarray:
-    """[c,m,3,k] the principal ways in which pieces turn and shift from the pose that is seen to the others, largest first, as many as matter."""
-    x, y = look.points[0].astype(np.float64), look.points[1:].astype(np.float64)
-    a, b = x - x.mean(axis=1, keepdims=True), y - y.mean(axis=2, keepdims=True)
-    u, _, vt = np.linalg.svd(np.einsum("cmi,pcmj->pcij", a, b))
-    u[..., 2] *= np.linalg.det(u @ vt)[..., None]
-    turn = np.swapaxes(u @ vt, -1, -2)  # Kabsch
-    w = Rotation.from_matrix(turn.reshape(-1, 3, 3)).as_rotvec().reshape(*turn.shape[:2], 3)
-    angle = np.linalg.norm(w, axis=-1)[..., None, None]
-    K = np.cross(np.eye(3), w[..., None, :])
-    near = angle < 1e-4
-    safe = np.where(near, 1.0, angle)
-    half = np.where(near, 1 / 12, (1 - safe / 2 / np.tan(safe / 2)) / safe**2)
-    back = np.eye(3) - K / 2 + half * K @ K  # of the exponential: what shifts the middle
-    go = (back @ (y.mean(axis=2) - x.mean(axis=1))[..., None])[..., 0]
-    fast = np.cross(w[:, :, None], a) + go[:, :, None]  # of points, by the logarithm about the middle of each piece
-    flat = (fast * look.there[:, None, None]).reshape(len(y), -1)
-    size, own = np.linalg.eigh(flat @ flat.T)
-    size, own = np.maximum(size[::-1], 0), own[:, ::-1]
-    rest = 1 - np.cumsum(size) / max(size.sum(), 1e-300)
-    k = min(most, int((rest > ENOUGH).sum()) + 1, len(y))
-    return (own[:, :k].T @ flat / len(y) ** 0.5).T.reshape(*x.shape, k)
-
-
-def _whole(x: Tensor, there: Tensor) -> Tensor:
-    """[b,3n,6] how points [b,c,m,3] move when all of the object does."""
-    unit = torch.eye(3, dtype=x.dtype).expand(*x.shape[:3], 3, 3)
-    ways = torch.cat([unit, -cross(x)], -1)  # [b,c,m,3,6]
-    return (ways * there[:, :, None, None, None]).flatten(1, 3)
-
-
-def left_over(mine: Tensor, true: Tensor, use: Tensor, whole: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Share [b] of the true motions [b,n,k] that those of mine that are used [b,k] do not span, nor the object as a ``whole`` [b,n,6], if it is given; and how
-    much longer or shorter mine are, squared logarithm."""
-    mine = mine * use[:, None]
-    total = true.square().sum((1, 2)).clamp(min=1e-9)
-    every, idle = mine, ~use
-    if whole is not None:
-        # all of the same length as what is looked for, so that one ridge suits all
-        every = torch.cat([mine, whole * (total[:, None, None] / whole.square().sum(1, keepdim=True)).sqrt()], 2)
-        idle = torch.cat([idle, idle.new_zeros(len(idle), whole.shape[2])], 1)
-    G = every.transpose(1, 2) @ every / total[:, None, None]
-    G = G + torch.diag_embed(1e-5 + idle.float())
-    solved = torch.linalg.solve(G, every.transpose(1, 2) @ true / total[:, None, None])
-    rest = (true - every @ solved).square().sum((1, 2)) / total
-    return rest, torch.log((mine.square().sum((1, 2)) + 1e-9) / total).square()
+Tell = Callable[[int, dict[str, float]], None]
+SOFT = ("elastic", "cloth", "rope", "mixed")
+"""Categories of what bends."""
 
 
 def run_objects(
     data: Sequence[Path],
     out: Path,
-    config: AmortisedConfig,
     *,
+    preset: Literal["small", "large"] = "small",
+    what: Literal["all", "joints", "bends"] = "all",
     steps: int | None = None,
     counted: bool = True,
     turned: bool = True,
-    start: Path | None = None,
-    tell: Callable[[int, dict[str, float]], None] | None = None,
-) -> ScrewNet:
-    """Train on the split ``train`` of data sets, judged on ``val``, from nothing or from the weights ``start``; goes on where an earlier run in ``out`` stopped."""
-    plan = PLAN if steps is None else replace(PLAN, steps=steps, warmup=min(PLAN.warmup, steps // 10 + 1))
-    hear = None if tell is None else lambda n, total: tell(0, {"explained": n, "of": total}) if n % 100 == 0 else None
-    seen, held_out = (
-        read_seen([o for d in data for o in read_objects(d, split)], config, hear) for split in ("train", "val")
-    )
-    torch.manual_seed(plan.seed)
-    net = ScrewNet(config)
-    if start is not None:
-        first, _ = load_model(start)
-        if first.config != config:
-            raise ValueError(
-                f"{start} is a model of {first.config}, wanted is {config}: start from one of the same preset"
-            )
-        net.load_state_dict(first.state_dict())
-    task = ObjectsTask(net, seen, held_out, steps=plan.steps, counted=counted, turned=turned)
-    about = {"preset": "objects", "config": json.loads(json.dumps(asdict(config))), "objects": [s.name for s in seen], "counted": counted, "turned": turned, "start": None if start is None else start.name}  # fmt: skip
-    net = train(task, plan, out, config=about, tell=tell)
-    assert isinstance(net, ScrewNet)
-    return net
+    about: dict[str, Any] | None = None,
+    tell: Tell | None = None,
+) -> tuple[Path, str]:
+    """Train both networks, or one, as far as there is something to learn them from, in folders ``joints`` and ``bends`` of ``out``; write ``objects.safetensors``
+    there, and return it and its hash. What was interrupted goes on."""
+    there = {split: {o.category in SOFT for d in data for o in read_objects(d, split)} for split in ("train", "val")}
+    wanted = {
+        n: what == n or (what == "all" and soft in there["train"]) for n, soft in (("joints", False), ("bends", True))
+    }
+    for name, soft in (("joints", False), ("bends", True)):
+        for split, found in there.items():
+            if wanted[name] and soft not in found:
+                raise ValueError(f"the split {split!r} has no objects to {'learn' if split == 'train' else 'judge'} {name} by: make a larger data set, or train one of both with --model")  # fmt: skip
+    joints = run_joints(data, out / "joints", JOINTS[preset], steps=steps, tell=tell) if wanted["joints"] else None
+    bends = run_bending(data, out / "bends", BENDS[preset], steps=steps, counted=counted, turned=turned, tell=tell) if wanted["bends"] else None  # fmt: skip
+    file = out / "objects.safetensors"
+    return file, save_foreteller(file, Foreteller(joints=joints, bends=bends), {"preset": preset, **(about or {})})
