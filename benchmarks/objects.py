@@ -35,7 +35,7 @@ from kinema4d.objects.foretell import kinematics, shipped
 from kinema4d.objects.inverse import reach_points
 from kinema4d.objects.lagrange import Conditions, simulate
 from kinema4d.objects.peers import modal_body, pca_body, skinning_modes_body
-from kinema4d.objects.solid import Mesh, quadrature
+from kinema4d.objects.solid import Mesh
 from kinema4d.scenes.assets import available, load
 from kinema4d.scenes.jointed import GADGET, KINDS, Jointed, draw, some_poses, swing
 
@@ -107,7 +107,7 @@ def motion_errors(thing: Jointed, got: Fitted, mesh: Mesh) -> dict[str, float | 
 
 def ik(mesh: Mesh, poses: np.ndarray, learned: Fitted, train: np.ndarray, *, free: bool = False) -> dict[str, float]:
     """Chamfer (of the size) of the nearest pose, all vertices known, at equal numbers of coordinates; ``free`` lets all of them move as a whole, too."""
-    weighed = quadrature(mesh)
+    weighed = learned.weighed
     k = learned.twists.shape[1]
     made = {"static": np.tile(mesh.vertices, (len(poses), 1, 1))}
     for name, body, vertices in (

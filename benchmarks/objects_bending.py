@@ -30,11 +30,10 @@ from kinema4d.objects.elastic import Elastic, Inside, Material, elastic, volume
 from kinema4d.objects.fit import FitPlan, Fitted, fit
 from kinema4d.objects.lagrange import Conditions, Motion, simulate
 from kinema4d.objects.peers import pca_body
-from kinema4d.objects.quick import turning
 from kinema4d.objects.solid import Mesh, quadrature
 from kinema4d.scenes.soft import EARTH, Soft, Start, run, some_poses
 from kinema4d.scenes.soft_kinds import draw
-from kinema4d.simulate.object_elastic import fine_steps, solid_of, stressed
+from kinema4d.simulate.object_elastic import fine_steps, joints_of, solid_of, stressed
 
 KINDS = ("bar", "plate", "blob", "cloth", "rope", "door-rope", "box-cloth")
 STEP, FINE, BEGIN = 0.01, 0.001, 0.1
@@ -171,7 +170,7 @@ def one(kind: str, seed: int) -> tuple[dict[str, Any], ObjectMotion, ObjectMotio
     truth = truth_of(thing)
     last = len(truth.vertices) - 1
     weighed = replace(got, weighed=solid.weighed)
-    q, walls = got.coordinates(truth.vertices[:1]), turning(torch.from_numpy(got.twists))
+    q, walls = got.coordinates(truth.vertices[:1]), joints_of(got)
     made, vertices, ms = moved(
         weighed.body(), got.vertices_and_slopes, solid, q, truth.speed, material.damping, walls=walls
     )
@@ -208,7 +207,7 @@ def swung(kind: str, seed: int, got: Fitted) -> dict[str, Any]:
         return {}
     truth = truth_of(thing)
     last = len(truth.vertices) - 1
-    q, walls = got.coordinates(truth.vertices[:1]), turning(torch.from_numpy(got.twists))
+    q, walls = got.coordinates(truth.vertices[:1]), joints_of(got)
     made, vertices, ms = moved(replace(got, weighed=solid.weighed).body(), got.vertices_and_slopes, solid, q, truth.speed, material.damping, walls=walls)  # fmt: skip
     errors = off(vertices, truth.vertices[: len(vertices)], thing)
     return {

@@ -70,9 +70,9 @@ def simulate_object_command(
         friction: Coulomb's coefficient on the floor and on obstacles.
         free: Let the whole move too; otherwise what does not move in the object's own motions is fixed.
         anyway: Simulate coordinates that are not minimal.
-        young: Young's modulus of what bends, Pa (rubber 1e6 to 1e7, a soft foam 1e5); default: it bends without any resistance.
+        young: Young's modulus of what bends, Pa (rubber 1e6 to 1e7); default 1e5, a soft foam.
         poisson: Its Poisson's ratio.
-        thickness: Of open meshes such as cloth, metres; default 0.002. With --young they are weighed with it, too.
+        thickness: Of open meshes such as cloth, metres; default 0.002. They are weighed with it, too.
         strain_damping: Of what is elastic, seconds: stress of a rate of strain, of that of the strain (MuJoCo's flex has 1e-4 to 3e-4 here).
         bends: Which parts of a mesh that is foretold bend: those that look like it, none, or all.
         weights: Of the model that foretells how a mesh moves, as 'objects train' writes them; default those of the package.

@@ -35,6 +35,8 @@ MARGIN = 0.1
 """Beyond the range of coordinates that was seen, of that range, before the wall."""
 POSES, POINTS = 80, 12
 """At most, in the least squares: poses, and points of each piece."""
+CELLS = 10
+"""Along what bends, in each of which points have the moments of what is inside, so that every way to bend has a mass."""
 ROUGH = 0.03
 """Mean error, of the size, up to which what bends is of use: its accuracy is graded, and said."""
 
@@ -45,7 +47,7 @@ class FitPlan:
 
     most: int = 16
     """Coordinates at most of pieces that keep their form."""
-    bends: int = 40
+    bends: int = 100
     """Shifts at most of what bends, beside those and the joints of ropes."""
     error: float = 2e-3
     """Mean error, of the size, that is good enough for what bends."""
@@ -265,7 +267,7 @@ def _fitted(
     low, high = seen.amin(0), seen.amax(0)
     more = MARGIN * (high - low)
     metres = torch.cat([twists[..., :3], scale * twists[..., 3:] + torch.linalg.cross(torch.from_numpy(middle).expand_as(twists[..., :3]), twists[..., :3])], -1)  # fmt: skip
-    weighed = quadrature(mesh, density=density)
+    weighed = quadrature(mesh, density=density, cells=CELLS if bends else 1)
     out = Fitted(
         mesh=mesh, weighed=weighed, piece=piece, twists=metres.numpy(), errors=np.array(errors),
         reach=torch.stack([low - more, high + more], 1).numpy(), freedom=Freedom(count=None, errors=(), ratios=(), why=""),

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from kinema4d.objects.body import Body, at_rest, jacobian
@@ -31,13 +32,23 @@ def solid_of(fitted: Fitted, material: Material | None, flags: list[str]) -> Ela
     """What bends as something elastic, if its material was said."""
     if material is None:
         return None
-    label = parts(fitted.mesh)
-    whole = np.array([len(np.unique(fitted.piece[label == part])) == 1 for part in range(label.max() + 1)])
-    stiff = whole[label]  # a part that is one piece keeps its form
+    stiff = keeps_form(fitted)
     if stiff.all():
         flags.append("every part of it keeps its form: --young does nothing")
         return None
     return elastic(fitted.mesh, material, density=density_of(fitted.mesh, fitted.weighed), stiff=stiff)
+
+
+def keeps_form(fitted: Fitted) -> Bool[np.ndarray, " v"]:
+    """Vertices of parts that are one piece."""
+    label = parts(fitted.mesh)
+    return np.array([len(np.unique(fitted.piece[label == part])) == 1 for part in range(label.max() + 1)])[label]
+
+
+def joints_of(fitted: Fitted) -> int:
+    """Up to which coordinate something moves what keeps its form; all after it only bend."""
+    moves = (fitted.twists[np.unique(fitted.piece[keeps_form(fitted)])] != 0).any((0, 2))
+    return int(np.flatnonzero(moves).max()) + 1 if moves.any() else 0
 
 
 def stressed(body: Body, shown: Callable[[Tensor], tuple[Tensor, Tensor]], solid: Elastic, *, walls: int, damped: bool = True) -> Body:  # fmt: skip

@@ -88,7 +88,7 @@ class Wish:
     anyway: bool = False
     """Simulate coordinates that are not minimal."""
     young: float | None = None
-    """Young's modulus of what bends, Pa; None: it bends without any resistance."""
+    """Young's modulus of what bends, Pa; None: that of a soft foam."""
     poisson: float = 0.3
     """Its Poisson's ratio."""
     thickness: float | None = None

@@ -24,10 +24,9 @@ from kinema4d.objects.lagrange import Conditions, Motion, Push, simulate
 from kinema4d.objects.meshes import wound_both_ways
 from kinema4d.objects.obstacle import Obstacle
 from kinema4d.objects.pin import Pin
-from kinema4d.objects.quick import turning
 from kinema4d.objects.solid import Weighed, checked
 from kinema4d.simulate.object_contact import depths, touch
-from kinema4d.simulate.object_elastic import fine_steps, solid_of, stressed
+from kinema4d.simulate.object_elastic import fine_steps, joints_of, keeps_form, solid_of, stressed
 from kinema4d.simulate.object_hands import begun, hands, off_the_way
 from kinema4d.simulate.object_places import Marks
 from kinema4d.simulate.object_wish import Vector, Wish
@@ -38,8 +37,12 @@ STILL = 1e-3
 """A point that moves by less, of the size, over the whole range of all coordinates stands still."""
 LEAP = 0.5
 """Of a coordinate's range in one step, or beyond its end: more is no motion any more, though a point that turns may seem to stay near."""
+LITTLE = 0.3
+"""Radians, or sizes, that any coordinate may go in one step."""
 DRIFT = 0.05
 """Energy that came from nowhere, of the largest that went to and fro, which is flagged."""
+FOAM = Material(young=1e5)
+"""Of what bends, where nothing else is said: without any resistance it would fold up."""
 MOST = 2 * 10**8
 """Vertices of all frames together."""
 
@@ -53,8 +56,8 @@ def simulate_object(
     """Let it move, among ``obstacles`` that stand still. A simulation that is lost keeps the frames until then and says why in ``stopped``. What is elastic is simulated in parts of a
     frame; ``material`` says more of it than the wish does."""
     wish = wish or Wish()
-    flags = [*checked(fitted.mesh), *_doubts(fitted, wish, material or wish.material)]
-    made_of = material or wish.material
+    made_of = material or wish.material or (None if keeps_form(fitted).all() else FOAM)
+    flags = [*checked(fitted.mesh), *_doubts(fitted, wish, made_of)]
     solid = solid_of(fitted, made_of, flags)
     if solid is not None:
         fitted = replace(fitted, weighed=solid.weighed)
@@ -77,7 +80,7 @@ def simulate_object(
         moves |= np.linalg.norm(sliders - mesh.vertices.astype(np.float32), axis=-1).max((0, 1)) > STILL * mesh.size
     marks, touched = Marks(mesh, moves), touch(fitted, moves, wish.ground, obstacles)
     inner = 0.0 if solid is None or made_of is None else made_of.damping
-    parts, implicit, drag, walls = 1, False, None, turning(torch.from_numpy(fitted.twists))
+    parts, implicit, drag, walls = 1, False, None, joints_of(fitted)
     if solid is not None:
         held = stressed(
             replace(fitted.body(), reach=torch.from_numpy(reach)), fitted.vertices_and_slopes, solid, walls=walls
@@ -116,7 +119,7 @@ def simulate_object(
         if not implicit:
             raise
         raise ValueError(f"it buckles, and is too stiff for steps of {fine.step:g} s: take a smaller --step or --young") from None  # fmt: skip
-    _cut(run, reach)
+    _cut(run, reach, fitted)
     if not len(run):
         _only_start(run, body, begin, velocity, conditions)
     q, place, turn = (np.stack([getattr(s, n)[0].numpy() for s in run.states[::parts]]) for n in ("q", "place", "turn"))
@@ -155,8 +158,10 @@ def decoded(fitted: Fitted, q: Float64[np.ndarray, "b k"]) -> Float64[np.ndarray
 
 def _doubts(fitted: Fitted, wish: Wish, material: Material | None) -> list[str]:
     found, out = fitted.freedom, []
+    if material is FOAM:
+        out.append(f"it bends, its elasticity was not said, and is taken for a soft foam's (--young {FOAM.young:g})")
     if found.count is None and "it bends" in found.why:
-        out.append(found.why + "; nothing is known of its elasticity, and it bends without any" * (material is None))
+        out.append(found.why)
     elif found.count is None:
         if not wish.anyway:
             raise ValueError(f"its coordinates are not fit to be simulated ({found.why}); --anyway does it all the same")  # fmt: skip
@@ -237,11 +242,13 @@ def _together(obstacles: Sequence[Obstacle]) -> tuple[Float32[np.ndarray, "o 3"]
     return np.concatenate(vertices).astype(np.float32), np.concatenate(faces)
 
 
-def _cut(run: Motion, reach: np.ndarray) -> None:
-    """End it where a coordinate leaps; and one frame before, whose velocity is of the frames around it."""
+def _cut(run: Motion, reach: np.ndarray, fitted: Fitted) -> None:
+    """End it where a coordinate leaps; and one frame before, whose velocity is of the frames around it. One whose whole range is little may."""
     if not len(run) or not len(reach):
         return
-    q, wide = np.stack([s.q[0].numpy() for s in run.states]), reach[:, 1] - reach[:, 0]
+    turn, shift = (np.linalg.norm(t, axis=-1).max(axis=0) for t in np.split(fitted.twists, 2, axis=-1))
+    least = LITTLE / np.maximum(np.where(turn > 0, turn, shift / fitted.mesh.size), 1e-300)
+    q, wide = np.stack([s.q[0].numpy() for s in run.states]), np.maximum(reach[:, 1] - reach[:, 0], least / LEAP)
     far = np.maximum(np.abs(np.diff(q, axis=0, prepend=q[:1])), np.maximum(reach[:, 0] - q, q - reach[:, 1])) / wide
     if (far <= LEAP).all():
         return
