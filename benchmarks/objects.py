@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json as json_module
 import time
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,9 +36,11 @@ from kinema4d.objects.foretell import kinematics, shipped
 from kinema4d.objects.inverse import reach_points
 from kinema4d.objects.lagrange import Conditions, simulate
 from kinema4d.objects.peers import modal_body, pca_body, skinning_modes_body
-from kinema4d.objects.solid import Mesh
+from kinema4d.objects.solid import Mesh, quadrature
 from kinema4d.scenes.assets import available, load
 from kinema4d.scenes.jointed import GADGET, KINDS, Jointed, draw, some_poses, swing
+from kinema4d.simulate.object_elastic import solid_of
+from kinema4d.simulate.objects import FOAM
 
 GRAVITIES = [
     tuple(s * g * a for a in axis) for g in (9.81, 1.0, 0.1) for axis in np.eye(3).tolist() for s in (-1.0, 1.0)
@@ -105,17 +108,22 @@ def motion_errors(thing: Jointed, got: Fitted, mesh: Mesh) -> dict[str, float | 
     }  # fmt: skip
 
 
-def ik(mesh: Mesh, poses: np.ndarray, learned: Fitted, train: np.ndarray, *, free: bool = False) -> dict[str, float]:
-    """Chamfer (of the size) of the nearest pose, all vertices known, at equal numbers of coordinates; ``free`` lets all of them move as a whole, too."""
-    weighed = learned.weighed
-    k = learned.twists.shape[1]
+def ik(mesh: Mesh, poses: np.ndarray, learned: Fitted | int, train: np.ndarray, *, free: bool = False) -> dict[str, float]:  # fmt: skip
+    """Chamfer (of the size) of the nearest pose, all vertices known, at equal numbers of coordinates; ``free`` lets all of them move as a whole, too. An object that was
+    refused has only a number, for the peers, and stands still."""
+    soft = None if isinstance(learned, int) or learned.freedom.count is not None else solid_of(learned, FOAM, [])
+    weighed = quadrature(mesh) if soft is None else soft.weighed
+    k = learned if isinstance(learned, int) else learned.twists.shape[1]
     made = {"static": np.tile(mesh.vertices, (len(poses), 1, 1))}
-    for name, body, vertices in (
-        ("ours", learned.body(), learned.vertices),
-        *((n, p.body, p.vertices) for n, p in (
-            ("pca", pca_body(mesh, train, weighed, k)), ("modal", modal_body(mesh, weighed, k)), ("skinning", skinning_modes_body(mesh, weighed, max(1, k))),
-        )),
-    ):  # fmt: skip
+    peers = {"pca": pca_body(mesh, train, weighed, k), "modal": modal_body(mesh, weighed, k)}
+    try:
+        peers["skinning"] = skinning_modes_body(mesh, weighed, max(1, k))
+    except ValueError as error:  # masses of what is rigid and what bends do not tell all of its handles apart
+        print(json_module.dumps({"no skinning eigenmodes": str(error)}), flush=True)
+    every = {name: (p.body, p.vertices) for name, p in peers.items()}
+    if not isinstance(learned, int):
+        every["ours"] = replace(learned, weighed=weighed).body(), learned.vertices
+    for name, (body, vertices) in every.items():
         rows = []
         for pose in poses:
             got = reach_points(body, torch.from_numpy(weighed.points(pose)), free=free, starts=4)
@@ -125,6 +133,7 @@ def ik(mesh: Mesh, poses: np.ndarray, learned: Fitted, train: np.ndarray, *, fre
         weights = torch.full((len(mesh.vertices),), 1 / len(mesh.vertices), dtype=torch.float64)
         turn, place = _rigid(torch.from_numpy(mesh.vertices), torch.from_numpy(poses), weights)
         made["static"] = (torch.einsum("pij,vj->pvi", turn, torch.from_numpy(mesh.vertices)) + place[:, None]).numpy()
+    made.setdefault("ours", made["static"])
     return {n: _chamfer(v, poses, mesh) for n, v in made.items()}
 
 
@@ -237,7 +246,9 @@ def unseen(every: list[Object4D], weights: Path, *, free: bool = False) -> list[
         try:
             got = kinematics(mesh, weights)
         except ValueError as error:
-            rows.append({**row, "refused": str(error)[:90], **({} if bends(one) else {"dof_exact": 0.0})})
+            if not bends(one):
+                row |= {"dof_exact": 0.0, "ik_chamfer": ik(mesh, poses[:6], int(one.truth()["freedom"]), poses[6:], free=free)}  # fmt: skip
+            rows.append({**row, "refused": str(error)[:90]})
             print(json_module.dumps(rows[-1]), flush=True)
             continue
         test, k = poses[:6], got.twists.shape[1]

@@ -164,50 +164,35 @@ class Tree:
 
 def tree(m: Mates, said: Chosen, points: Float64[np.ndarray, "c p 3"]) -> Tree:
     """The likeliest links and joints of one object whose pieces have ``points``."""
-    c = len(m.piece)
     bond = said.bond.double().softmax(1).numpy()
-    still = said.still.double().sigmoid().numpy()
-    link = _links(m, bond, still)
-    count = int(link.max()) + 1
-    rows = np.full(len(m.pairs), -1)
-    rows[m.meet] = np.arange(len(m.meet))
-    a, b = link[m.pairs[:, 0]], link[m.pairs[:, 1]]
-    logs = np.log(np.maximum(bond[:, JOINT], 1e-12))
-    on: dict[int, list[tuple[int, np.ndarray]]] = {0: []}
-    sure, k = [], 0
-    while len(on) < count:
-        best: tuple[float, int, int] | None = None
-        for inner in on:
-            for outer in range(count):
-                between = (rows >= 0) & (((a == inner) & (b == outer)) | ((a == outer) & (b == inner)))
-                if outer in on or not between.any():
-                    continue
-                score = float(logs[between].max())
-                if best is None or score > best[0]:
-                    best = score, inner, outer
-        assert best is not None, "pieces that meet connect all of them"
-        _, inner, outer = best
-        between = (rows >= 0) & (((a == inner) & (b == outer)) | ((a == outer) & (b == inner)))
-        screw, chance = _joint(m, said, rows[between], points[link == outer].reshape(-1, 3))
-        on[outer] = [*on[inner], (k, screw)]
+    link = _links(m, bond, said.still.double().sigmoid().numpy())
+    a, b = link[m.pairs[m.meet, 0]], link[m.pairs[m.meet, 1]]
+    jointed = bond[m.meet, JOINT]
+    on: dict[int, list[tuple[int, np.ndarray]]] = {0: []}  # joints on the way to each link, and their screws
+    sure: list[float] = []
+    while len(on) <= link.max():
+        ready = np.isin(a, list(on)) ^ np.isin(
+            b, list(on)
+        )  # one of both hangs already; pieces that meet connect all of them
+        best = int(np.flatnonzero(ready)[jointed[ready].argmax()])
+        inner, outer = (a[best], b[best]) if a[best] in on else (b[best], a[best])
+        rows = np.flatnonzero(((a == inner) & (b == outer)) | ((a == outer) & (b == inner)))
+        screw, chance = _joint(m, said, rows, points[link == outer].reshape(-1, 3))
+        on[int(outer)] = [*on[int(inner)], (len(sure), screw)]
         sure.append(chance)
-        k += 1
-    twists = np.zeros((c, k, 6))
+    twists = np.zeros((len(link), len(sure), 6))
     for i, joints in on.items():
         for j, screw in joints:
             twists[link == i, j] = screw
-    same = link[m.pairs[:, 0]] == link[m.pairs[:, 1]]
-    certain = np.where(
-        same, bond[:, ONE] + (link[m.pairs[:, 0]] == 0), 1 - bond[:, ONE]
-    )  # two that stand still need not touch
-    return Tree(link=link, twists=twists, sure=np.array(sure), bonds=float(np.minimum(certain, 1).min()) if len(certain) else 1.0)  # fmt: skip
+    first, second = link[m.pairs].T
+    still = (first == 0) & (second == 0)  # two that stand still need not touch
+    certain = np.where(first == second, bond[:, ONE] + still, 1 - bond[:, ONE]).clip(max=1)
+    return Tree(link=link, twists=twists, sure=np.array(sure), bonds=float(certain.min(initial=1.0)))
 
 
 def _links(m: Mates, bond: np.ndarray, still: np.ndarray) -> Int64[np.ndarray, " c"]:
     """Pieces that are one body, that which stands still first; at least two."""
     c = len(still)
-    if c == 1:
-        return np.zeros(1, np.int64)
     far = np.zeros((c, c))
     far[m.pairs[:, 0], m.pairs[:, 1]] = far[m.pairs[:, 1], m.pairs[:, 0]] = 1 - bond[:, ONE]
     both = np.minimum(still[:, None], still)
@@ -215,10 +200,10 @@ def _links(m: Mates, bond: np.ndarray, still: np.ndarray) -> Int64[np.ndarray, "
     np.fill_diagonal(far, 0)
     hung = linkage(squareform(far, checks=False), "average")
     found = fcluster(hung, 0.5, "distance") - 1
-    if found.max() == 0:
+    if found.max() == 0:  # something moves; where all are as likely, what is least still
         found = fcluster(hung, 2, "maxclust") - 1
-        if found.max() == 0:
-            found = (np.arange(c) != int(still.argmax())).astype(np.int64)
+    if found.max() == 0:
+        found = (np.arange(c) == int(still.argmin())).astype(np.int64)
     mean = np.array([still[found == i].mean() for i in range(found.max() + 1)])
     order = np.argsort(-mean, kind="stable")
     return np.argsort(order)[found].astype(np.int64)

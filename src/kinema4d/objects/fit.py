@@ -35,8 +35,6 @@ MARGIN = 0.1
 """Beyond the range of coordinates that was seen, of that range, before the wall."""
 POSES, POINTS = 80, 12
 """At most, in the least squares: poses, and points of each piece."""
-CELLS = 10
-"""Along what bends, in each of which points have the moments of what is inside, so that every way to bend has a mass."""
 ROUGH = 0.03
 """Mean error, of the size, up to which what bends is of use: its accuracy is graded, and said."""
 
@@ -267,7 +265,7 @@ def _fitted(
     low, high = seen.amin(0), seen.amax(0)
     more = MARGIN * (high - low)
     metres = torch.cat([twists[..., :3], scale * twists[..., 3:] + torch.linalg.cross(torch.from_numpy(middle).expand_as(twists[..., :3]), twists[..., :3])], -1)  # fmt: skip
-    weighed = quadrature(mesh, density=density, cells=CELLS if bends else 1)
+    weighed = quadrature(mesh, density=density)
     out = Fitted(
         mesh=mesh, weighed=weighed, piece=piece, twists=metres.numpy(), errors=np.array(errors),
         reach=torch.stack([low - more, high + more], 1).numpy(), freedom=Freedom(count=None, errors=(), ratios=(), why=""),

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from kinema4d.objects.amortised import AmortisedConfig, ScrewNet
 from kinema4d.objects.choose import ChooseConfig, ChooseNet, Tree, shown, tree
-from kinema4d.objects.fit import CELLS, Fitted, solid_as_one
+from kinema4d.objects.fit import Fitted, solid_as_one
 from kinema4d.objects.look import Cut, box_of, cut, look_at
 from kinema4d.objects.mates import POINTS, boxes, mates, surface
 from kinema4d.objects.meshes import wound_both_ways
@@ -110,7 +110,7 @@ def kinematics(mesh: Mesh, weights: str | Path, *, density: float = 1000.0, bend
     k = twists.shape[1]
     why = f"{why}; looked at {LOOKS + AGAIN} times, it answers {100 * differ:.0f} % apart"
     return Fitted(
-        mesh=mesh, weighed=quadrature(mesh, density=density, cells=CELLS if soft.any() else 1), piece=piece, twists=twists.numpy(),
+        mesh=mesh, weighed=quadrature(mesh, density=density), piece=piece, twists=twists.numpy(),
         freedom=Freedom(count=None if soft.any() else k, errors=(), ratios=(), why=why),
         reach=np.tile([-SPAN, SPAN], (k, 1)), errors=np.full(k, differ),
     )  # fmt: skip

@@ -33,6 +33,24 @@ def _to_box(x: np.ndarray, half: np.ndarray, out: np.ndarray, at: int) -> None:
 
 
 @njit(cache=True)
+def inside(x: np.ndarray, middle: np.ndarray, turn: np.ndarray, half: np.ndarray) -> np.ndarray:
+    """[n,4] of points [n,p,3] as they are: how many are inside the other's box, how deep, how far the nearest is, how deep the deepest."""
+    n, many = x.shape[0], x.shape[1]
+    out, local = np.zeros((n, 4)), np.zeros(3)
+    out[:, 2] = FAR
+    for i in range(n):
+        for p in range(many):
+            for k in range(3):
+                local[k] = 0.0
+                for d in range(3):
+                    local[k] += (x[i, p, d] - middle[i, d]) * turn[i, k, d]
+            _to_box(local, half[i], out[i], 0)
+        out[i, 0] /= many
+        out[i, 1] /= many
+    return out
+
+
+@njit(cache=True)
 def measure(
     axis: np.ndarray, place: np.ndarray, slide: np.ndarray, x: np.ndarray, normal: np.ndarray, share: np.ndarray,
     middle: np.ndarray, turn: np.ndarray, half: np.ndarray, far: np.ndarray, angle: float,
@@ -48,16 +66,10 @@ def measure(
     out = np.zeros((n, m, NUMBERS))
     local, seen = np.zeros(3), np.zeros(8)
     cos, sin = math.cos(angle), math.sin(angle)
+    at_first = inside(x, middle, turn, half)
     for i in range(n):
         total = share[i].sum()
-        before = np.zeros(4)
-        before[2] = FAR
-        for p in range(many):
-            for k in range(3):
-                local[k] = 0.0
-                for d in range(3):
-                    local[k] += (x[i, p, d] - middle[i, d]) * turn[i, k, d]
-            _to_box(local, half[i], before, 0)
+        before = at_first[i]
         for c in range(m):
             w = axis[i, c]
             near = into = every = squared = first = 0.0
@@ -99,6 +111,6 @@ def measure(
                 a, b = seen[k], seen[4 + k]
                 base = before[k]
                 if k < 2:
-                    a, b, base = a / many, b / many, base / many
+                    a, b = a / many, b / many
                 o[6 + k], o[10 + k] = min(a, b) - base, max(a, b) - base
     return out

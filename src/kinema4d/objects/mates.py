@@ -16,7 +16,7 @@ from jaxtyping import Float16, Float32, Float64, Int64
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import minimum_spanning_tree
 
-from kinema4d.objects.mate_kernels import measure
+from kinema4d.objects.mate_kernels import inside, measure
 
 POINTS = 48
 """Of every piece's surface."""
@@ -34,7 +34,7 @@ PLACES = 11
 """Of a hinge along one axis: nine of the box, where the pieces meet, the middle of the other."""
 CANDIDATES = 6 * PLACES + 6
 """Of two pieces: hinges of the larger, of the smaller, and slides of both."""
-PIECE, PAIR, MATE = 16, 33, 53
+PIECE, PAIR, MATE = 16, 41, 53
 """Numbers that are known of a piece, of two, and of a candidate."""
 
 
@@ -132,7 +132,7 @@ def mates(points: Float64[np.ndarray, "c m 3"], normals: Float64[np.ndarray, "c 
     low = points[..., 2].min()
     return Mates(
         piece=_of_pieces(points, normals, around, gap, low).astype(np.float32), pairs=pairs,
-        pair=_of_pairs(around, pairs, gap, where, [np.exp(-off[a, b] / TOUCH), np.exp(-off[b, a] / TOUCH)]).astype(np.float32), meet=meet,
+        pair=_of_pairs(points, around, pairs, gap, where, [np.exp(-off[a, b] / TOUCH), np.exp(-off[b, a] / TOUCH)]).astype(np.float32), meet=meet,
         **_candidates(points, normals, around, pairs[meet], where[meet], [s[meet] for s in share]),
     )  # fmt: skip
 
@@ -167,13 +167,13 @@ def _of_pieces(points: np.ndarray, normals: np.ndarray, around: Boxes, gap: np.n
     ], axis=1)  # fmt: skip
 
 
-def _of_pairs(around: Boxes, pairs: np.ndarray, gap: np.ndarray, where: np.ndarray, touch: list[np.ndarray]) -> np.ndarray:  # fmt: skip
+def _of_pairs(points: np.ndarray, around: Boxes, pairs: np.ndarray, gap: np.ndarray, where: np.ndarray, touch: list[np.ndarray]) -> np.ndarray:  # fmt: skip
     half, out = np.maximum(around.half, FLAT), list[np.ndarray]()
     for s, near in zip((0, 1), touch, strict=True):
         one, other = pairs[:, s], pairs[:, 1 - s]
         for x in (where, around.middle[other]):
             out.append(np.abs(np.einsum("ei,eki->ek", x - around.middle[one], around.axes[one]) / half[one]).clip(max=FARTHEST))  # fmt: skip
-        out += [near.mean(axis=1)[:, None], np.log(half[one])]
+        out += [near.mean(axis=1)[:, None], np.log(half[one]), inside(points[one], around.middle[other], around.axes[other], half[other])]  # fmt: skip
     a, b = pairs.T
     up = around.middle[a, 2] - around.middle[b, 2]
     volume = np.log(np.prod(half[a], axis=1) / np.prod(half[b], axis=1))
