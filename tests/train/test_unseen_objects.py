@@ -214,3 +214,14 @@ def test_one_solid_has_no_motion_of_its_own_unless_it_is_said_to_bend(tmp_path: 
     pair = Mesh(vertices=np.concatenate([mesh.vertices, np.asarray(two.vertices)]), faces=np.concatenate([mesh.faces, mesh.faces + len(mesh.vertices)]))  # fmt: skip
     with pytest.raises(ValueError, match="knows nothing of joints"):
         kinematics(pair, tmp_path / "w.safetensors")
+
+
+def test_learning_goes_on_from_weights_of_the_same_size(chests: Path, tmp_path: Path):
+    small = ChooseConfig(width=8, rounds=1)
+    first = run_joints([chests], tmp_path / "a", small, steps=4, workers=1)
+    again = run_joints([chests], tmp_path / "b", small, steps=1, start=first, workers=1)
+    fresh = run_joints([chests], tmp_path / "c", small, steps=1, workers=1)
+    off = [sum(float((p - q).detach().abs().sum()) for p, q in zip(net.parameters(), first.parameters(), strict=True)) for net in (again, fresh)]  # fmt: skip
+    assert off[0] < 0.7 * off[1]
+    with pytest.raises(ValueError, match="start from one of the same preset"):
+        run_joints([chests], tmp_path / "d", ChooseConfig(width=16, rounds=1), steps=1, start=first, workers=1)

@@ -15,6 +15,7 @@ def train_objects(
     steps: int | None = None,
     counted: bool = True,
     turned: bool = True,
+    start: Path | None = None,
     augment: bool = True,
     dual: bool = True,
     nested: bool = True,
@@ -34,6 +35,7 @@ def train_objects(
         steps: Steps in all of each; default 8000 of joints, 6000 of what bends, 20000 of a field.
         counted: Of what bends: ask for no more coordinates than an object has; otherwise all may be used for the same motions (an ablation).
         turned: Of what bends: let any pose be the one that is seen; otherwise always that at rest.
+        start: Of joints: weights of the same preset to go on from, instead of from nothing.
         augment: Field: turn and scale at random, and let any pose be the one that is seen (an ablation).
         dual: Field: deformations are dual quaternions; otherwise displacements (an ablation).
         nested: Field: order latents by nested dropout (an ablation).
@@ -47,6 +49,7 @@ def train_objects(
     told = {"counted": (counted, "bends"), "turned": (turned, "bends"), "augment": (augment, "field"), "dual": (dual, "field"), "nested": (nested, "field")}  # fmt: skip
     fits = {"bends": ("all", "bends"), "field": ("field",)}
     wrong = [(f"--no-{name}", own) for name, (on, own) in told.items() if not on and model not in fits[own]]
+    wrong += [("--start", "joints")] * (start is not None and model not in ("all", "joints"))
     wrong += [("--parts", "field")] * (parts and model != "field")
     if wrong:
         raise ValueError(f"{wrong[0][0]} is for --model {wrong[0][1]}, and this is --model {model}")
@@ -67,7 +70,7 @@ def train_objects(
     else:
         from kinema4d.train.objects import run_objects
 
-        file, digest = run_objects(data, out, preset=preset, what=model, steps=steps, counted=counted, turned=turned, about={**about, "counted": counted, "turned": turned}, tell=_say)  # fmt: skip
+        file, digest = run_objects(data, out, preset=preset, what=model, steps=steps, counted=counted, turned=turned, start=start, about={**about, "counted": counted, "turned": turned}, tell=_say)  # fmt: skip
     print(f"{file}: sha256 {digest}")
 
 

@@ -24,6 +24,8 @@ APART, JOINT, ONE = 0, 1, 2
 """What two pieces are to each other."""
 MOST = 7.0
 """A fact that is further from zero says no more."""
+FARTHEST = 3.0
+"""Radians or sizes that a joint goes at most (root of the mean square)."""
 ALIKE = 0.03
 """Share of its motion by which a candidate may differ from another that is the same joint."""
 
@@ -223,4 +225,4 @@ def _joint(m: Mates, said: Chosen, rows: np.ndarray, x: Float64[np.ndarray, "p 3
     first = int(total.argmax())
     mine = some[alike[first]]
     best = mine[share[mine].argmax()]
-    return screws[best] * np.exp(np.average(far[mine], weights=share[mine])), float(total[first])
+    return screws[best] * min(float(np.exp(np.average(far[mine], weights=share[mine]))), FARTHEST), float(total[first])

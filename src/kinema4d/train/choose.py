@@ -283,10 +283,11 @@ def run_joints(
     config: ChooseConfig,
     *,
     steps: int | None = None,
+    start: ChooseNet | None = None,
     workers: int = 2,
     tell: Callable[[int, dict[str, float]], None] | None = None,
 ) -> ChooseNet:
-    """Train on the split ``train`` of data sets, judged on ``val``; goes on where an earlier run in ``out`` stopped."""
+    """Train on the split ``train`` of data sets, judged on ``val``, from nothing or from what was learned before (``start``); goes on where an earlier run in ``out`` stopped."""
     plan = PLAN if steps is None else replace(PLAN, steps=steps, warmup=min(PLAN.warmup, steps // 10 + 1))
     hear = None if tell is None else lambda n, total: tell(0, {"explained": n, "of": total}) if n % 500 == 0 else None
     seen, held_out = (
@@ -295,7 +296,16 @@ def run_joints(
     )  # fmt: skip
     torch.manual_seed(plan.seed)
     net = ChooseNet(config)
-    about = {"preset": "joints", "config": asdict(config), "objects": [s.name for s in seen]}
+    if start is not None:
+        if start.config != config:
+            raise ValueError(f"what was learned before is of {start.config}, wanted is {config}: start from one of the same preset")  # fmt: skip
+        net.load_state_dict(start.state_dict())
+    about = {
+        "preset": "joints",
+        "config": asdict(config),
+        "objects": [s.name for s in seen],
+        "start": start is not None,
+    }
     net = train(ChooseTask(net, seen, held_out), plan, out, config=about, tell=tell)
     assert isinstance(net, ChooseNet)
     return net

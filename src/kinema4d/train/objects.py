@@ -9,7 +9,7 @@ from typing import Any, Literal
 from kinema4d.data.objects4d import read_objects
 from kinema4d.objects.amortised import PRESETS as BENDS
 from kinema4d.objects.choose import PRESETS as JOINTS
-from kinema4d.objects.foretell import Foreteller, save_foreteller
+from kinema4d.objects.foretell import Foreteller, load_foreteller, save_foreteller
 from kinema4d.train.bending import run_bending
 from kinema4d.train.choose import run_joints
 
@@ -27,11 +27,12 @@ def run_objects(
     steps: int | None = None,
     counted: bool = True,
     turned: bool = True,
+    start: Path | None = None,
     about: dict[str, Any] | None = None,
     tell: Tell | None = None,
 ) -> tuple[Path, str]:
     """Train both networks, or one, as far as there is something to learn them from, in folders ``joints`` and ``bends`` of ``out``; write ``objects.safetensors``
-    there, and return it and its hash. What was interrupted goes on."""
+    there, and return it and its hash. Joints are learned from nothing or from those of the weights ``start``. What was interrupted goes on."""
     there = {split: {o.category in SOFT for d in data for o in read_objects(d, split)} for split in ("train", "val")}
     wanted = {
         n: what == n or (what == "all" and soft in there["train"]) for n, soft in (("joints", False), ("bends", True))
@@ -40,7 +41,12 @@ def run_objects(
         for split, found in there.items():
             if wanted[name] and soft not in found:
                 raise ValueError(f"the split {split!r} has no objects to {'learn' if split == 'train' else 'judge'} {name} by: make a larger data set, or train one of both with --model")  # fmt: skip
-    joints = run_joints(data, out / "joints", JOINTS[preset], steps=steps, tell=tell) if wanted["joints"] else None
+    before = None if start is None else load_foreteller(start)[0].joints
+    joints = (
+        run_joints(data, out / "joints", JOINTS[preset], steps=steps, start=before, tell=tell)
+        if wanted["joints"]
+        else None
+    )
     bends = run_bending(data, out / "bends", BENDS[preset], steps=steps, counted=counted, turned=turned, tell=tell) if wanted["bends"] else None  # fmt: skip
     file = out / "objects.safetensors"
     return file, save_foreteller(file, Foreteller(joints=joints, bends=bends), {"preset": preset, **(about or {})})
