@@ -152,7 +152,7 @@ def _cross(rng: np.random.Generator, wide: float, deep: float, t: float) -> Made
     """Two bars that cross, flat side by flat side, and turn about where they do; or two alike, mirrored, with something at their ends."""
     w, thin, up = rng.uniform(0.008, 0.02), rng.uniform(0.003, 0.007), rng.uniform(0.1, 0.2)
     parts: list[list[Solid]] = []
-    alike = rng.random() < 0.5
+    alike = rng.random() < 0.35
     seed = int(rng.integers(2**31))
     for k in range(2):
         own = np.random.default_rng(seed if alike else seed + k)
@@ -165,7 +165,7 @@ def _cross(rng: np.random.Generator, wide: float, deep: float, t: float) -> Made
         solids: list[Solid] = []
         for low, high, half in ((-b, 0.0, w), (0.0, a, w * narrow)) if cut else ((-b, a, w),):
             solids.append(("box", (half, thin, (high - low) / 2), (0.0, y, (low + high) / 2)))
-        if alike and own.random() < 0.8:
+        if alike and own.random() < 0.7:
             r, flat, out = own.uniform(1.2, 3.0) * w, own.uniform(0.5, 1.0) * thin, side * own.uniform(0.0, 2.0) * w
             end: Vector = (out, y, -b - own.uniform(-0.5, 0.5) * r)
             solids.append(("rod-y", (r, flat, 0.0), end) if own.random() < 0.6 else ("box", (r, flat, r), end))
@@ -229,7 +229,7 @@ def _limits(rng: np.random.Generator) -> tuple[float, float]:
 
 
 MECHANISMS: tuple[Callable[[np.random.Generator, float, float, float], Made], ...] = (
-    _knob, _knob, _flap, _flap, _tray, _slider, _arm, _arm, _cross, _cross, _cross, _axle,
+    _knob, _knob, _flap, _flap, _tray, _slider, _arm, _arm, _cross, _cross, _axle,
 )  # fmt: skip
 """As often as they are drawn: what turns says more about where its axis is than what slides."""
 
