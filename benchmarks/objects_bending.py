@@ -33,7 +33,7 @@ from kinema4d.objects.peers import pca_body
 from kinema4d.objects.solid import Mesh, quadrature
 from kinema4d.scenes.soft import EARTH, Soft, Start, run, some_poses
 from kinema4d.scenes.soft_kinds import draw
-from kinema4d.simulate.object_elastic import fine_steps, joints_of, solid_of, stressed
+from kinema4d.simulate.object_elastic import fine_steps, joints_of, keeps_form, solid_of, stressed
 
 KINDS = ("bar", "plate", "blob", "cloth", "rope", "door-rope", "box-cloth")
 STEP, FINE, BEGIN = 0.01, 0.001, 0.1
@@ -117,14 +117,15 @@ def inside_of(thing: Soft) -> Inside:
     nodes, model = thing.pieces[0].nodes, thing._model
     assert nodes is not None
     x = np.array(model.flex_vert0).reshape(-1, 3)  # of the box of all nodes, from 0 to 1
-    low, wide = thing.vertices.min(axis=0), np.ptp(thing.vertices, axis=0)
+    skin = thing.vertices[: len(nodes)]
+    low, wide = skin.min(axis=0), np.ptp(skin, axis=0)
     inner = np.setdiff1d(np.arange(len(x)), nodes)
     order = np.empty(len(x), np.int64)
     order[np.concatenate([nodes, inner])] = np.arange(len(x))
     every = low + x * wide
-    assert np.allclose(every[nodes], thing.vertices, atol=1e-6)
+    assert np.allclose(every[nodes], skin, atol=1e-6)
     cells = order[np.array(model.flex_elem).reshape(-1, 4)]
-    corner = np.concatenate([thing.vertices, every[inner]])[cells]
+    corner = np.concatenate([skin, every[inner]])[cells]
     flip = np.linalg.det(corner[:, 1:] - corner[:, :1]) < 0
     return Inside(nodes=every[inner], cells=np.where(flip[:, None], cells[:, [0, 2, 1, 3]], cells))
 
@@ -181,7 +182,7 @@ def one(kind: str, seed: int) -> tuple[dict[str, Any], ObjectMotion, ObjectMotio
     energy = free.energy[:, 0]
     same = None  # with MuJoCo's own tetrahedra
     if thing.category == "elastic":
-        known = elastic(mesh, material, density=density, inside=inside_of(thing))
+        known = elastic(mesh, material, density=density, stiff=keeps_form(got), inside=inside_of(thing))
         same = moved(replace(got, weighed=known.weighed).body(), got.vertices_and_slopes, known, q, truth.speed, material.damping, walls=walls)[1]  # fmt: skip
     other, peers, _ = moved(peer.body, told, solid, torch.from_numpy(nearest(truth.vertices[:1])), truth.speed, material.damping)  # fmt: skip
     row: dict[str, Any] = {
@@ -210,7 +211,12 @@ def swung(kind: str, seed: int, got: Fitted) -> dict[str, Any]:
     q, walls = got.coordinates(truth.vertices[:1]), joints_of(got)
     made, vertices, ms = moved(replace(got, weighed=solid.weighed).body(), got.vertices_and_slopes, solid, q, truth.speed, material.damping, walls=walls)  # fmt: skip
     errors = off(vertices, truth.vertices[: len(vertices)], thing)
+    same = None  # with MuJoCo's own tetrahedra
+    if thing.category == "elastic":
+        known = elastic(got.mesh, material, density=density, stiff=keeps_form(got), inside=inside_of(thing))
+        same = moved(replace(got, weighed=known.weighed).body(), got.vertices_and_slopes, known, q, truth.speed, material.damping, walls=walls)[1]  # fmt: skip
     return {
+        "same_cells_1s": None if same is None or len(same) <= last else float(off(same[last], truth.vertices[last], thing)),
         "error_1s": float(errors[last]) if len(errors) > last else None, "still_1s": float(off(truth.vertices[0], truth.vertices[last], thing)),
         "diverged": float(made.stopped is not None), "ms_per_step": ms, "last": float(errors[-1]),
     }  # fmt: skip

@@ -230,8 +230,12 @@ def test_vertices_may_weigh_the_same_and_known_tetrahedra_are_taken():
     e = (np.array([1.2, 0.95, 1.0]) ** 2 - 1) / 2
     want = 1e-3 / 6 * (MU * (e**2).sum() + LAM / 2 * e.sum() ** 2)
     assert float(known.energy(torch.from_numpy(x))) == pytest.approx(want)
-    with pytest.raises(ValueError, match="one solid, and this has several parts"):
-        elastic(two(), RUBBER, inside=Inside(nodes=middle, cells=cells))
+    pair = Mesh(vertices=np.concatenate([corners, corners + 1]), faces=np.concatenate([mesh.faces, mesh.faces + 4]))
+    held = elastic(pair, RUBBER, inside=Inside(nodes=middle, cells=cells), stiff=np.arange(8) >= 4)
+    both = np.concatenate([x, corners[None] + 1], axis=1)
+    assert float(held.energy(torch.from_numpy(both))) == pytest.approx(want)
+    with pytest.raises(ValueError, match="of one solid that bends, and 2 parts of this mesh bend"):
+        elastic(pair, RUBBER, inside=Inside(nodes=middle, cells=cells))
 
 
 def test_what_is_closed_is_solid_and_stiff_parts_cost_nothing():

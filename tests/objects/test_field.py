@@ -14,13 +14,13 @@ import trimesh
 from scipy.spatial.transform import Rotation
 
 from kinema4d.objects import dual
-from kinema4d.objects.amortised import AmortisedConfig, ScrewNet
 from kinema4d.objects.body import at_rest
 from kinema4d.objects.field import FieldConfig, FieldNet, Points, divergence, load_field, ordered, save_field
 from kinema4d.objects.field_object import drawn, edge_distortion, field_body, field_object, parts_of
 from kinema4d.objects.foretell import Foreteller, load_foreteller, save_foreteller
 from kinema4d.objects.inverse import reach_cloud
 from kinema4d.objects.lagrange import Conditions, simulate
+from kinema4d.objects.limp import LimpConfig, LimpNet
 from kinema4d.objects.reduce import Subspace, by_errors, by_values
 from kinema4d.objects.solid import Mesh, parts
 
@@ -178,12 +178,12 @@ def test_what_was_saved_is_what_is_read(weights: Path, tmp_path: Path):
     assert about["data"] == "none"
     for a, b in zip(lively().parameters(), net.parameters(), strict=True):
         torch.testing.assert_close(a.half().float(), b)
-    with pytest.raises(ValueError, match="says it is 'kinema4d object field 1', expected 'kinema4d objects 3'"):
+    with pytest.raises(ValueError, match="says it is 'kinema4d object field 1', expected 'kinema4d objects 4'"):
         load_foreteller(weights)
-    screws = ScrewNet(AmortisedConfig(width=16, layers=1))
-    save_foreteller(tmp_path / "screws.safetensors", Foreteller(joints=None, bends=screws), {})
+    limp = LimpNet(LimpConfig(width=16, layers=1))
+    save_foreteller(tmp_path / "limp.safetensors", Foreteller(joints=None, limp=limp), {})
     with pytest.raises(ValueError, match="train one with kinema4d objects train --model field"):
-        load_field(tmp_path / "screws.safetensors")
+        load_field(tmp_path / "limp.safetensors")
 
 
 # ---------------------------------------------------------------------- one mesh

@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="objects need torch: pip install 'kinema4d[w
 pytest.importorskip("mujoco", reason="jointed objects are moved by MuJoCo: pip install 'kinema4d[mjcf]'")
 
 from kinema4d.objects.look import box_of
-from kinema4d.objects.mates import CANDIDATES, MATE, PAIR, PIECE, POINTS, boxes, mates, surface
+from kinema4d.objects.mates import CANDIDATES, MATE, PAIR, PIECE, boxes, mates, survey
 from kinema4d.objects.solid import Mesh, parts
 from kinema4d.scenes.jointed import KINDS, draw, some_poses
 from kinema4d.train.choose import explained_on_joints, known, left_over
@@ -63,8 +63,7 @@ def test_what_is_known_does_not_depend_on_how_the_object_stands_nor_on_its_size(
     for large, vertices in ((1, poses[0]), (3, 3 * poses[0] @ turn.T + [1.0, -2.0, 5.0])):
         middle, size = box_of(poses[0])
         unit = (vertices - middle) / (large * size)
-        points, normals = surface(unit, faces, label, POINTS, np.random.default_rng(0))
-        every.append(mates(points, normals, boxes(unit, label)))
+        every.append(mates(survey(unit, faces, label, np.random.default_rng(0))))
     a, b = every
     assert a.piece.shape[1:] == (PIECE,)
     assert a.pair.shape[1:] == (PAIR,)
@@ -88,12 +87,12 @@ def test_a_tray_between_rails_goes_along_them_and_not_into_them():
         faces=np.concatenate([s.faces + 8 * i for i, s in enumerate(every)]),
     )
     label = parts(mesh)
-    points, normals = surface(mesh.vertices, mesh.faces, label, 400, np.random.default_rng(0))
-    m = mates(points, normals, boxes(mesh.vertices, label))
+    look = survey(mesh.vertices, mesh.faces, label, np.random.default_rng(0), many=400)
+    m = mates(look)
     pair = [i for i in range(len(m.meet)) if 0 in m.pairs[m.meet[i]]]
     along = np.array([0, 0, 0, 0, 1.0, 0])
     across = np.array([0, 0, 0, 1.0, 0, 0])
-    moving = points[0]
+    moving = look.points[0]
     tray_first = [int(m.pairs[m.meet[i], 0] == 0) for i in pair]
     for i, first in zip(pair, tray_first, strict=True):
         side = 11 + 21 * (1 - first)  # where what is known of the tray begins

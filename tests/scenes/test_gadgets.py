@@ -9,7 +9,7 @@ import pytest
 import trimesh
 
 from kinema4d.scenes.gadgets import _ways
-from kinema4d.scenes.jointed import RODS, Jointed, Part, draw, some_poses
+from kinema4d.scenes.jointed import DENSITY, RODS, Jointed, Part, draw, some_poses
 
 mujoco: Any = pytest.importorskip("mujoco", reason="gadgets are moved by MuJoCo: pip install 'kinema4d[mjcf]'")
 
@@ -24,19 +24,27 @@ def test_its_parts_are_where_mujoco_has_them(seed: int):
         data.qpos[:] = q
         mujoco.mj_kinematics(model, data)
         ours = thing.posed(q)
-        geom = 0
-        for i in _depth_first(thing):
-            mine = ours[thing.part_of == i]
-            first = 0
-            for kind, _, _ in thing.parts[i].solids:
-                many = 8 if kind == "box" else 22
-                middle = mine[first : first + many].mean(axis=0)
-                np.testing.assert_allclose(middle, data.geom_xpos[geom], atol=1e-9)
-                first, geom = first + many, geom + 1
+        for body, i in enumerate(_depth_first(thing), start=1):
+            own = np.concatenate([x for x, _ in thing.parts[i].shapes()])
+            theirs = own @ data.xmat[body].reshape(3, 3).T + data.xpos[body]
+            np.testing.assert_allclose(ours[thing.part_of == i], theirs, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_mujoco_weighs_what_its_surface_is_around(seed: int):
+    thing = draw("gadget", seed)
+    model = mujoco.MjModel.from_xml_string(thing.xml())
+    for body, i in enumerate(_depth_first(thing), start=1):
+        part = thing.parts[i]
+        volume = sum(trimesh.Trimesh(x, f, process=False).volume for x, f in part.shapes())
+        rods = any(kind in RODS for kind, _, _ in part.solids)  # of ten sides
+        assert volume * DENSITY == pytest.approx(model.body_mass[body], rel=0.07 if rods else 1e-6)
+        if part.welded and len([s for s in part.solids if s[0] == "box"]) > 1 and len(part.shapes()) < len(part.solids):
+            assert len(part.apart) == model.body_geomnum[body]
 
 
 def _depth_first(thing: Jointed) -> list[int]:
-    """Parts as MuJoCo counts their geoms."""
+    """Parts as MuJoCo counts its bodies."""
 
     def below(i: int) -> list[int]:
         return [i] + [k for j, p in enumerate(thing.parts) if p.on == i for k in below(j)]

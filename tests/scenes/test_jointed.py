@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kinema4d.objects.solid import Mesh, checked, quadrature
-from kinema4d.scenes.jointed import KINDS, Jointed, draw, some_poses, swing
+from kinema4d.scenes.jointed import KINDS, RODS, Jointed, draw, some_poses, swing
 
 mujoco: Any = pytest.importorskip("mujoco", reason="jointed objects are moved by MuJoCo: pip install 'kinema4d[mjcf]'")
 
@@ -32,7 +32,7 @@ def test_poses_and_masses_are_those_of_the_simulator(kind: str, seed: int):
     mesh = Mesh(vertices=thing.posed(np.zeros(thing.freedom)), faces=thing.faces)
     checked(mesh)
     weighed = quadrature(mesh)
-    round_parts = any(k == "rod" for p in thing.parts for k, _, _ in p.solids)  # of ten sides each
+    round_parts = any(k in RODS for p in thing.parts for k, _, _ in p.solids)  # of ten sides each
     assert weighed.mass.sum() == pytest.approx(model.body_mass.sum(), rel=0.08 if round_parts else 1e-6)
     assert (weighed.mass > 0).all()
 

@@ -23,7 +23,7 @@ EDGE = (0.55, -0.02, 0.0)
 """The far edge of the leaf."""
 
 
-def door(why: str = "one hinge", count: int | None = 1) -> Fitted:
+def door(why: str = "one hinge", count: int | None = 1, *, bends: bool = False) -> Fitted:
     """A leaf on a post, on a hinge about z."""
     post, leaf = trimesh.creation.box([0.1, 0.1, 1.0]), trimesh.creation.box([0.5, 0.04, 0.9])
     vertices = np.concatenate([post.vertices, leaf.vertices + np.array([0.3, 0.0, 0.0])])
@@ -32,7 +32,7 @@ def door(why: str = "one hinge", count: int | None = 1) -> Fitted:
     twists[1, 0, 2] = 1.0
     return Fitted(
         mesh=mesh, weighed=quadrature(mesh), piece=np.repeat([0, 1], 8), twists=twists, reach=np.array([[-1.5, 1.5]]),
-        freedom=Freedom(count=count, errors=(1e-5,), ratios=(), why=why), errors=np.array([1e-5]),
+        freedom=Freedom(count=count, errors=(1e-5,), ratios=(), why=why, bends=bends), errors=np.array([1e-5]),
     )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def bar() -> Fitted:
     why = "1 coordinates reconstruct to 0.1 % of the size; it bends, and more of them would say more"
     return Fitted(
         mesh=mesh, weighed=quadrature(mesh), piece=np.arange(len(vertices)), twists=twists, reach=np.array([[-0.02, 0.02]]),
-        freedom=Freedom(count=None, errors=(1e-3,), ratios=(), why=why), errors=np.array([1e-3]),
+        freedom=Freedom(count=None, errors=(1e-3,), ratios=(), why=why, bends=True), errors=np.array([1e-3]),
     )  # fmt: skip
 
 
@@ -143,7 +143,9 @@ def test_coordinates_that_are_not_minimal_are_refused():
     with pytest.raises(ValueError, match="not minimal: 8 coordinates .* --anyway"):
         simulate_object(doubtful)
     assert any("all the same" in f for f in simulate_object(doubtful, Wish(anyway=True, seconds=0.02)).flags)
-    bends = simulate_object(door("1 coordinates reconstruct to 0.1 %; it bends, and more", None), Wish(seconds=0.02))
+    bends = simulate_object(
+        door("1 coordinates reconstruct to 0.1 %; it bends, and more", None, bends=True), Wish(seconds=0.02)
+    )
     assert any("it bends, and more" in f for f in bends.flags)
 
 

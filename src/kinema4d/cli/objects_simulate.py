@@ -55,7 +55,7 @@ def simulate_object_command(
         out: Folder to write.
         push: "x,y,z: fx,fy,fz @t0-t1s": a place on the mesh at rest in metres, a force in newton, from when to when; several --push for
             several. One that begins with a minus is written --push="-1,...".
-        pin: "x,y,z": a place on the mesh at rest that is held; several --pin for several.
+        pin: "x,y,z": a place on the mesh at rest that is held; several --pin for several. What bends in a mesh that is foretold is held where it touches the rest, and there.
         lead: "x,y,z: x,y,z @t0-t1s": a place on the mesh at rest that a hand leads to a place in the world, smoothly, from t0 to t1, and then lets
             go; several --lead for several.
         velocity: "x,y,z: vx,vy,vz": a place on the mesh at rest and its velocity at the start, metres per second; several --velocity for several.
@@ -101,7 +101,7 @@ def simulate_object_command(
     )  # fmt: skip
     with Clock(quiet=json) as clock:
         clock.say("loading")
-        fitted, model = _object(source, unit, up, weights, among=bool(obstacle), bends=bends, free=free)
+        fitted, model = _object(source, unit, up, weights, among=bool(obstacle), bends=bends, held=wish.pins, free=free)
         among = [read_obstacle(file, unit=unit, up=up) for file in obstacle]
         clock.lap("load")
         clock.say("simulating")
@@ -137,6 +137,7 @@ def _object(
     *,
     among: bool,
     bends: Literal["look", "none", "all"],
+    held: tuple[tuple[float, float, float], ...],
     free: bool,
 ) -> tuple[Fitted, str | None]:
     """And the name of the weights that foretold it, if they did. ``unit`` and ``up`` are also of the obstacles that it is ``among``."""
@@ -167,7 +168,7 @@ def _object(
         raise ValueError(
             f"{file} is a field, which has no screws for this command to simulate: use kinema4d.objects.field_object.field_body and kinema4d.objects.lagrange.simulate"
         )
-    return kinematics(mesh, file, bends=bends, free=free), file.name
+    return kinematics(mesh, file, bends=bends, held=held, free=free), file.name
 
 
 def _report(motion: ObjectMotion, out: Path, clock: Clock, json: bool) -> None:

@@ -10,11 +10,9 @@ def train_objects(
     *,
     data: tuple[Path, ...],
     out: Path,
-    model: Literal["all", "joints", "bends", "field"] = "all",
+    model: Literal["all", "joints", "limp", "field"] = "all",
     preset: Literal["small", "large"] = "small",
     steps: int | None = None,
-    counted: bool = True,
-    turned: bool = True,
     start: Path | None = None,
     augment: bool = True,
     dual: bool = True,
@@ -24,17 +22,15 @@ def train_objects(
 ) -> None:
     """Train a model of unseen objects on a data set of 'objects generate'. A run that was interrupted goes on: give the same command again.
 
-    Logs to OUT/joints/log.jsonl and OUT/bends/log.jsonl; writes OUT/objects.safetensors, for 'objects simulate MESH --weights'. The field, which is NeuROK's own model,
+    Logs to OUT/joints/log.jsonl and OUT/limp/log.jsonl; writes OUT/objects.safetensors, for 'objects simulate MESH --weights'. The field, which is NeuROK's own model,
     logs to OUT/log.jsonl and is written to OUT/field.safetensors, for kinema4d.objects.field_object.
 
     Args:
         data: Data sets: their split train is learned from, their split val judged on.
         out: Folder of the run.
-        model: joints of parts that keep their form; bends, for screws of what does not; all of both; or field, as in the paper, for its ablations.
+        model: limp, which parts bend; joints of those that keep their form; all of both; or field, as in the paper, for its ablations.
         preset: small for a CPU, large for a GPU.
-        steps: Steps in all of each; default 8000 of joints, 6000 of what bends, 20000 of a field.
-        counted: Of what bends: ask for no more coordinates than an object has; otherwise all may be used for the same motions (an ablation).
-        turned: Of what bends: let any pose be the one that is seen; otherwise always that at rest.
+        steps: Steps in all of each; default 8000 of joints, 3000 of what bends, 20000 of a field.
         start: Of joints: weights of the same preset to go on from, instead of from nothing.
         augment: Field: turn and scale at random, and let any pose be the one that is seen (an ablation).
         dual: Field: deformations are dual quaternions; otherwise displacements (an ablation).
@@ -46,9 +42,8 @@ def train_objects(
 
     if steps is not None and steps < 1:
         raise ValueError(f"--steps must be at least 1, got {steps}")
-    told = {"counted": (counted, "bends"), "turned": (turned, "bends"), "augment": (augment, "field"), "dual": (dual, "field"), "nested": (nested, "field")}  # fmt: skip
-    fits = {"bends": ("all", "bends"), "field": ("field",)}
-    wrong = [(f"--no-{name}", own) for name, (on, own) in told.items() if not on and model not in fits[own]]
+    told = {"augment": augment, "dual": dual, "nested": nested}
+    wrong = [(f"--no-{name}", "field") for name, on in told.items() if not on and model != "field"]
     wrong += [("--start", "joints")] * (start is not None and model not in ("all", "joints"))
     wrong += [("--parts", "field")] * (parts and model != "field")
     if wrong:
@@ -70,7 +65,9 @@ def train_objects(
     else:
         from kinema4d.train.objects import run_objects
 
-        file, digest = run_objects(data, out, preset=preset, what=model, steps=steps, counted=counted, turned=turned, start=start, about={**about, "counted": counted, "turned": turned}, tell=_say)  # fmt: skip
+        file, digest = run_objects(
+            data, out, preset=preset, what=model, steps=steps, start=start, about=about, tell=_say
+        )
     print(f"{file}: sha256 {digest}")
 
 

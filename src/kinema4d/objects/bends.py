@@ -9,7 +9,7 @@ coordinates, nothing with sixteen.)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -20,13 +20,11 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.transform import Rotation
 from torch import Tensor
 
-from kinema4d.objects.joints import joints
+from kinema4d.objects.joints import joints, with_world
 from kinema4d.objects.least import EXACT, Task, one_more
 from kinema4d.objects.quick import moved_points
-from kinema4d.objects.rings import rings
+from kinema4d.objects.rings import on_rods, rings, rod_ends, rod_frame
 
-RODS = 20
-"""Of a chain at most; a longer rope has several rings per rod."""
 STARTS = 8
 """Vertices that move least, from which rings are counted."""
 POINTS = 12
@@ -96,16 +94,13 @@ def _rigid(rest: np.ndarray, poses: np.ndarray, held: np.ndarray, piece: np.ndar
         return own, *none
     own[~soft] = np.unique(piece[~soft], return_inverse=True)[1]
     few = np.concatenate([np.flatnonzero(own == g)[:: max(1, int((own == g).sum()) // POINTS)] for g in range(own.max() + 1)])  # fmt: skip
-    world = np.concatenate([np.zeros((1, 3)), np.eye(3)])  # stands still, so that a joint may be between it and a piece
-    x = torch.from_numpy(np.concatenate([world, rest[few]]))
-    goals = torch.from_numpy(np.concatenate([np.tile(world, (len(poses), 1, 1)), poses[:, few]], axis=1))
-    whose = torch.from_numpy(np.concatenate([np.zeros(4, np.int64), own[few] + 1]))
-    task = Task(rest=x, goals=goals, piece=whose, count=int(own.max()) + 2)
+    x, goals, whose = (torch.from_numpy(v) for v in (rest[few], poses[:, few], own[few]))
+    task = with_world(Task(rest=x, goals=goals, piece=whose, count=int(own.max()) + 1))
     if float((goals - x).norm(dim=-1).max()) < EXACT:
         return own, torch.zeros(task.count - 1, 0, 6, dtype=torch.float64), none[1]
     found = joints(task, most)
     if found is None:  # slides and turns at once, or flies
-        learn = Task(rest=x, goals=goals[torch.from_numpy(np.flatnonzero(~held))][:80], piece=whose, count=task.count)
+        learn = replace(task, goals=task.goals[torch.from_numpy(np.flatnonzero(~held))][:80])
         found = torch.zeros(task.count, 0, 6, dtype=torch.float64), torch.zeros(len(learn.goals), 0, dtype=torch.float64)  # fmt: skip
         while found[1].shape[1] < most and (not found[1].shape[1] or learn.error(*found) > EXACT):
             found = one_more(learn, *found)
@@ -167,37 +162,18 @@ def _chain(rest: np.ndarray, seen: np.ndarray, faces: np.ndarray, mine: np.ndarr
     ring = next((r for i in np.argsort(away)[:STARTS] if (r := rings(rest, faces, int(mine[i]), mine)) is not None), None)  # fmt: skip
     if ring is None:
         return None
-    last = int(ring.max())
-    ends = np.unique(np.linspace(0, last, min(RODS, last) + 1).round().astype(int))  # rings between rods
-    x, y = rest[mine], seen[:, mine]
-    turns, shifts = [], []
+    x, y, ends = rest[mine], seen[:, mine], rod_ends(ring)
+    frame, before, places, q = rod_frame(x, ring), (np.tile(np.eye(3), (len(y), 1, 1)), np.zeros((len(y), 3))), [], []
     for a, b in pairwise(ends):
         on = (ring >= a) & (ring <= b)
-        turn, shift = _motion(x[on], y[:, on])
-        turns.append(turn)
-        shifts.append(shift)
-    axis = x[ring == last].mean(axis=0) - x[ring == 0].mean(axis=0)
-    axis /= np.linalg.norm(axis)
-    side = np.cross(axis, np.eye(3)[np.abs(axis).argmin()])
-    side /= np.linalg.norm(side)
-    # The angle about the axis is the middle one: it is small, and the three are well apart while it is below a right angle.
-    frame = np.stack([side, axis, np.cross(side, axis)], axis=1)
-    twists, q = np.zeros((last + 1, 3 * (len(ends) - 1), 6)), []
-    before = np.tile(np.eye(3), (len(y), 1, 1)), np.zeros((len(y), 3))
-    for i, (turn, shift) in enumerate(zip(turns, shifts, strict=True)):
-        at = _pivot(turn - before[0], shift - before[1], x[ring == ends[i]].mean(axis=0))
-        angles = Rotation.from_matrix(frame.T @ before[0].swapaxes(1, 2) @ turn @ frame).as_euler("XYZ")
-        share = np.where(np.arange(last + 1) > ends[i], 1.0, np.where(np.arange(last + 1) == ends[i], 0.5, 0.0))
-        share = np.ones(last + 1) if i == 0 else share  # a ring between two rods is halfway
-        for a in range(3):
-            twists[:, 3 * i + a, :3] = share[:, None] * frame[:, a]
-            twists[:, 3 * i + a, 3:] = share[:, None] * np.cross(at, frame[:, a])
-        q.append(angles)
+        turn, shift = nearest_motion(x[on], y[:, on])
+        places.append(_pivot(turn - before[0], shift - before[1], x[ring == a].mean(axis=0)))
+        q.append(Rotation.from_matrix(frame.T @ before[0].swapaxes(1, 2) @ turn @ frame).as_euler("XYZ"))
         before = turn, shift
-    return _Chain(mine=mine, ring=ring, twists=twists, q=np.concatenate(q, axis=1))
+    return _Chain(mine=mine, ring=ring, twists=on_rods(ring, ends, np.stack(places), frame), q=np.concatenate(q, axis=1))  # fmt: skip
 
 
-def _motion(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def nearest_motion(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Turns [p,3,3] and shifts [p,3] that bring points [n,3] to [p,n,3] as well as they can (Kabsch)."""
     middle, to = a.mean(axis=0), b.mean(axis=1)
     u, _, vt = np.linalg.svd(np.einsum("ni,tnj->tij", a - middle, b - to[:, None]))

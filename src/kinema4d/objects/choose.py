@@ -164,10 +164,10 @@ class Tree:
     """How likely the links are: of the least likely of all pairs of pieces."""
 
 
-def tree(m: Mates, said: Chosen, points: Float64[np.ndarray, "c p 3"]) -> Tree:
-    """The likeliest links and joints of one object whose pieces have ``points``."""
+def tree(m: Mates, said: Chosen, points: Float64[np.ndarray, "c p 3"], *, moving: bool = True) -> Tree:
+    """The likeliest links and joints of one object whose pieces have ``points``; one joint at least if something is ``moving``."""
     bond = said.bond.double().softmax(1).numpy()
-    link = _links(m, bond, said.still.double().sigmoid().numpy())
+    link = _links(m, bond, said.still.double().sigmoid().numpy(), moving=moving)
     a, b = link[m.pairs[m.meet, 0]], link[m.pairs[m.meet, 1]]
     jointed = bond[m.meet, JOINT]
     on: dict[int, list[tuple[int, np.ndarray]]] = {0: []}  # joints on the way to each link, and their screws
@@ -192,8 +192,8 @@ def tree(m: Mates, said: Chosen, points: Float64[np.ndarray, "c p 3"]) -> Tree:
     return Tree(link=link, twists=twists, sure=np.array(sure), bonds=float(certain.min(initial=1.0)))
 
 
-def _links(m: Mates, bond: np.ndarray, still: np.ndarray) -> Int64[np.ndarray, " c"]:
-    """Pieces that are one body, that which stands still first; at least two."""
+def _links(m: Mates, bond: np.ndarray, still: np.ndarray, *, moving: bool) -> Int64[np.ndarray, " c"]:
+    """Pieces that are one body, that which stands still first; at least two if something is moving."""
     c = len(still)
     far = np.zeros((c, c))
     far[m.pairs[:, 0], m.pairs[:, 1]] = far[m.pairs[:, 1], m.pairs[:, 0]] = 1 - bond[:, ONE]
@@ -202,9 +202,9 @@ def _links(m: Mates, bond: np.ndarray, still: np.ndarray) -> Int64[np.ndarray, "
     np.fill_diagonal(far, 0)
     hung = linkage(squareform(far, checks=False), "average")
     found = fcluster(hung, 0.5, "distance") - 1
-    if found.max() == 0:  # something moves; where all are as likely, what is least still
+    if found.max() == 0 and moving:  # where all are as likely, what is least still
         found = fcluster(hung, 2, "maxclust") - 1
-    if found.max() == 0:
+    if found.max() == 0 and moving:
         found = (np.arange(c) == int(still.argmin())).astype(np.int64)
     mean = np.array([still[found == i].mean() for i in range(found.max() + 1)])
     order = np.argsort(-mean, kind="stable")

@@ -84,7 +84,7 @@ class Inside:
     nodes: Float64[np.ndarray, "m 3"]
     """Nodes beside the mesh's vertices, metres."""
     cells: Int64[np.ndarray, "c 4"]
-    """Corners, of vertices and then nodes; with a positive volume."""
+    """Corners, of the vertices of the part that bends and then nodes; with a positive volume."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -107,20 +107,23 @@ def elastic(
     stiff: Bool[np.ndarray, " v"] | None = None,
     elements: Elements = "mesh",
     inside: Inside | None = None,
+    rods: bool = True,
 ) -> Elastic:
     """Every connected part by itself: one that is closed is a solid, one that is open a sheet. Parts whose vertices are all ``stiff`` keep their form
-    anyway, so that only their mass counts. Tetrahedra are made up unless they are known (``inside``, of a mesh that is one solid)."""
-    if inside is not None and len(_surfaces(mesh)) > 1:
-        raise ValueError("tetrahedra are given of a mesh that is one solid, and this has several parts")
+    anyway, so that only their mass counts. Tetrahedra are made up unless they are known (``inside``, of the one part that bends). Without ``rods`` a
+    slender tube is a solid, too, whose sections resist."""
+    limp = [faces for faces in _surfaces(mesh) if stiff is None or not stiff[faces].all()]
+    if inside is not None and (len(limp) != 1 or not closed(mesh, limp[0])):
+        raise ValueError(f"tetrahedra are given of one solid that bends, and {len(limp)} parts of this mesh bend" if len(limp) != 1 else "tetrahedra are given of a part that is open")  # fmt: skip
     terms, rows, masses = [], [], []
     for faces in _surfaces(mesh):
         bends = stiff is None or not stiff[faces].all()
         if not closed(mesh, faces):
             found, at, mass = _sheet(mesh, faces, material)
-        elif bends and (ring := _tube(mesh, faces)) is not None:
+        elif bends and rods and (ring := _tube(mesh, faces)) is not None:
             found, at, mass = _rod(mesh, np.unique(faces), ring, volume(mesh, faces), material)
         else:
-            found, at, mass = _solid(mesh, faces, material, elements if bends else None, inside)
+            found, at, mass = _solid(mesh, faces, material, elements if bends else None, inside if bends else None)
         terms += [found] if bends and found is not None else []
         rows.append(at)
         masses.append(density * mass)
@@ -181,10 +184,10 @@ def _solid(whole: Mesh, faces: np.ndarray, material: Material, elements: Element
     """Energy of a closed part, and points inside with volumes, as means of vertices."""
     own = np.unique(faces)
     mesh = Mesh(vertices=whole.vertices[own], faces=np.searchsorted(own, faces))
-    keep = _apart(mesh.vertices, NODES)
+    keep = scattered(mesh.vertices, NODES)
     nodes, used = mesh.vertices[keep], own[keep]
     inner, weight = _inside(mesh)
-    value, slopes = _spline(nodes, inner)
+    value, slopes = spline(nodes, inner)
     index = (np.repeat(np.arange(len(inner)), len(used)), np.tile(used, len(inner)))
     points = csr_matrix((value.ravel(), index), shape=(len(inner), len(whole.vertices)))
     if elements is None:
@@ -194,10 +197,10 @@ def _solid(whole: Mesh, faces: np.ndarray, material: Material, elements: Element
         energy = _stretched(at, slopes, weight, material)
         flat = csr_matrix(slopes.transpose(0, 2, 1).reshape(-1, len(used)))
         return _Term(energy, _strained(flat, used, weight, material)), points, weight
-    if inside is not None and (len(keep) < len(own) or len(own) < len(whole.vertices)):
-        raise ValueError(f"tetrahedra are given of at most {NODES} vertices, all of which are on the surface")
+    if inside is not None and len(keep) < len(own):
+        raise ValueError(f"tetrahedra are given of at most {NODES} vertices, this part has {len(own)}")
     more, cells = _tetrahedra(mesh, nodes) if inside is None else (inside.nodes, inside.cells)
-    filled, total = _spline(nodes, more)[0], volume(mesh, mesh.faces)
+    filled, total = spline(nodes, more)[0], volume(mesh, mesh.faces)
     if material.even and len(keep) == len(own):
         every = np.concatenate([np.eye(len(used)), filled])
         points = csr_matrix((every.ravel(), (np.repeat(np.arange(len(every)), len(used)), np.tile(used, len(every)))), shape=(len(every), len(whole.vertices)))  # fmt: skip
@@ -331,7 +334,7 @@ def _inside(mesh: Mesh) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(places), weight * volume(mesh, mesh.faces) / weight.sum()
 
 
-def _spline(nodes: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def spline(nodes: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Values [m,n] at places of the function that has given values at nodes and is least bent, and its slopes [m,n,3]."""
     middle, size = nodes.mean(axis=0), float(np.linalg.norm(np.ptp(nodes, axis=0)))
     u, y, n = (nodes - middle) / size, (x - middle) / size, len(nodes)
@@ -346,7 +349,7 @@ def _spline(nodes: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return value, slopes / size
 
 
-def _apart(x: np.ndarray, most: int) -> np.ndarray:
+def scattered(x: np.ndarray, most: int) -> np.ndarray:
     """Which of places to keep so that they are far from one another."""
     if len(x) <= most:
         return np.arange(len(x))

@@ -5,7 +5,7 @@ second one looks at the same points and at how each is turned and shifted, as a 
 latents that was; a decoder takes latents and what the first has seen to a dual quaternion for any point that is asked
 about. Points that are asked about do not see each other, so x = F(X; z) is a function of X: its slopes in z do not
 depend on who else is asked. Nothing in it knows of parts, joints or screws, so whatever deforms can be learned:
-jointed things, elastic ones, cloth, ropes. :mod:`.amortised` knows of rigid parts and is far more accurate on them
+jointed things, elastic ones, cloth, ropes. :mod:`.foretell` knows of rigid parts and is far more accurate on them
 (docs/experiments.md); this one is for the others, and for the paper's ablations. It is taught in
 train/object_field.py, and what becomes of one mesh is in :mod:`.field_object`. Attention is plain arithmetic:
 derivatives of derivatives are needed, in float64."""
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from kinema4d.objects import dual
-from kinema4d.objects.amortised import embedded
+from kinema4d.objects.limp import embedded
 from kinema4d.weights_file import fill_in, read_weights, write_weights
 
 FORMAT = "kinema4d object field 1"

@@ -19,12 +19,13 @@ from jaxtyping import Float64, Int64
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from kinema4d.objects.bends import bent
+from kinema4d.objects.bends import bent, nearest_motion
 from kinema4d.objects.body import Body
-from kinema4d.objects.joints import joints
+from kinema4d.objects.joints import joints, with_world
 from kinema4d.objects.least import EXACT, Task, one_more
 from kinema4d.objects.quick import moved_points, moved_points_and_slopes
 from kinema4d.objects.reduce import Freedom, Subspace, active_subspace
+from kinema4d.objects.screws import in_metres
 from kinema4d.objects.solid import Mesh, Weighed, checked, parts, quadrature
 
 RIGID = 1e-4
@@ -220,23 +221,18 @@ def afloat(mesh: Mesh, poses: Float64[np.ndarray, "t v 3"], piece: Int64[np.ndar
     a, b, c = (mesh.vertices[mesh.faces[:, i]] for i in range(3))
     np.add.at(area, label[mesh.faces[:, 0]], np.linalg.norm(np.cross(b - a, c - a), axis=1))
     mine = label == area.argmax()
-    a, b = mesh.vertices[mine], poses[:, mine]
-    middle, to = a.mean(axis=0), b.mean(axis=1)
-    u, _, vt = np.linalg.svd(np.einsum("ni,tnj->tij", a - middle, b - to[:, None]))
-    u[:, :, 2] *= np.linalg.det(u @ vt)[:, None]
-    return (poses - to[:, None]) @ (u @ vt).swapaxes(1, 2) + middle
+    turn, shift = nearest_motion(mesh.vertices[mine], poses[:, mine])
+    return (poses - shift[:, None]) @ turn
 
 
 def _on_the_world(mesh: Mesh, poses: np.ndarray, piece: np.ndarray, stiff: np.ndarray) -> bool:
     """Whether one joint each hangs the pieces that keep their form on each other and one on what is not in the mesh, as a door without its frame."""
-    own = np.unique(piece[stiff], return_inverse=True)[1] + 1
-    world = np.concatenate([np.zeros((1, 3)), np.eye(3)])  # stands still
+    own = torch.from_numpy(np.unique(piece[stiff], return_inverse=True)[1])
     middle, scale = mesh.vertices.mean(axis=0), mesh.size
     unit = lambda x: torch.from_numpy((x - middle) / scale)  # noqa: E731
-    x = torch.cat([torch.from_numpy(world), unit(mesh.vertices[stiff])])
-    goals = torch.cat([torch.from_numpy(world).expand(len(poses), 4, 3), unit(poses[:, stiff])], 1)
-    whose = torch.from_numpy(np.concatenate([np.zeros(4, np.int64), own]))
-    return joints(Task(rest=x, goals=goals, piece=whose, count=int(own.max()) + 1), int(own.max())) is not None
+    count = int(own.max()) + 1
+    task = Task(rest=unit(mesh.vertices[stiff]), goals=unit(poses[:, stiff]), piece=own, count=count)
+    return joints(with_world(task), count) is not None
 
 
 def _of_whole(mesh: Mesh, seen: np.ndarray, piece: np.ndarray, plan: FitPlan, density: float, tell: Callable[[int, float], None] | None) -> Fitted:  # fmt: skip
@@ -264,7 +260,7 @@ def _fitted(
     middle, scale = mesh.vertices.mean(axis=0), mesh.size
     low, high = seen.amin(0), seen.amax(0)
     more = MARGIN * (high - low)
-    metres = torch.cat([twists[..., :3], scale * twists[..., 3:] + torch.linalg.cross(torch.from_numpy(middle).expand_as(twists[..., :3]), twists[..., :3])], -1)  # fmt: skip
+    metres = in_metres(twists, torch.from_numpy(middle), scale)
     weighed = quadrature(mesh, density=density)
     out = Fitted(
         mesh=mesh, weighed=weighed, piece=piece, twists=metres.numpy(), errors=np.array(errors),
@@ -289,11 +285,8 @@ def pieces(mesh: Mesh, poses: Float64[np.ndarray, "t v 3"]) -> Int64[np.ndarray,
 
 def rigid(rest: Float64[np.ndarray, "n 3"], poses: Float64[np.ndarray, "t n 3"]) -> float:
     """Largest distance (metres) of points from where one rigid motion per pose would have them (Kabsch)."""
-    a, b = rest - rest.mean(axis=0), poses - poses.mean(axis=1, keepdims=True)
-    u, _, vt = np.linalg.svd(np.einsum("ni,tnj->tij", a, b))
-    sign = np.linalg.det(u @ vt)
-    u[:, :, 2] *= sign[:, None]
-    return float(np.linalg.norm(a @ (u @ vt) - b, axis=-1).max())
+    turn, shift = nearest_motion(rest, poses)
+    return float(np.linalg.norm(rest @ turn.swapaxes(1, 2) + shift[:, None] - poses, axis=-1).max())
 
 
 def _chosen(piece: Int64[np.ndarray, " v"], rng: np.random.Generator) -> Int64[np.ndarray, " n"]:
@@ -313,12 +306,9 @@ def _found(errors: list[float], values: Subspace, plan: FitPlan, *, bends: bool)
     if last < EXACT:
         why = f"{k} coordinates reconstruct to {100 * last:.3g} % of the size: nothing is left to explain"
         return Freedom(count=k, errors=tuple(errors), ratios=ratios, why=why)
-    if last < plan.error:
-        why = (
-            f"{k} coordinates reconstruct to {100 * last:.2g} % of the size; it bends, and more of them would say more"
-        )
-    elif bends and last < ROUGH:
-        why = f"{k} coordinates reconstruct to {100 * last:.2g} % of the size, not to {100 * plan.error:.2g} %; it bends, and more of them would say more"
-    else:
-        why = f"not minimal: {k} coordinates reconstruct to {100 * last:.2g} % of the size only, not to {100 * plan.error:.2g} %"
+    short = "" if last < plan.error else f", not to {100 * plan.error:.2g} %"
+    if not short or (bends and last < ROUGH):
+        why = f"{k} coordinates reconstruct to {100 * last:.2g} % of the size{short}; it bends, and more of them would say more"
+        return Freedom(count=None, errors=tuple(errors), ratios=ratios, why=why, bends=True)
+    why = f"not minimal: {k} coordinates reconstruct to {100 * last:.2g} % of the size only, not to {100 * plan.error:.2g} %"
     return Freedom(count=None, errors=tuple(errors), ratios=ratios, why=why)

@@ -58,6 +58,15 @@ def joints(task: Task, most: int) -> tuple[Tensor, Tensor] | None:
     return found if task.error(*found) < EXACT / 10 else None
 
 
+def with_world(task: Task) -> Task:
+    """The same with one more piece, the first, that stands still: so that a joint may be between a piece and what is not in the mesh."""
+    world = torch.cat([torch.zeros(1, 3), torch.eye(3)]).to(task.rest.dtype)
+    return Task(
+        rest=torch.cat([world, task.rest]), goals=torch.cat([world.expand(len(task.goals), 4, 3), task.goals], 1),
+        piece=torch.cat([torch.zeros(4, dtype=torch.long), task.piece + 1]), count=task.count + 1,
+    )  # fmt: skip
+
+
 def motions(task: Task) -> tuple[Tensor, Tensor] | None:
     """Turns [p,g,3,3] and shifts [p,g,3] of every piece in every pose; None where a piece is too thin to tell, or bends."""
     turns = torch.zeros(len(task.goals), task.count, 3, 3, dtype=task.rest.dtype)

@@ -3,7 +3,7 @@
 Things are made so that their joints are where their form has an axis: a hinge turns about an axis of one of the boxes around two pieces that meet, through its
 middle, an edge or the middle of a side, through where they meet, or through the middle of the other; a slide goes along one. Among these
 candidates are all joints of all kinds that we generate, most of them exactly (docs/experiments.md). So nothing has to be guessed but which: what each would do is
-measured, such as how much surfaces that touch would go into each other. Nothing here depends on how an object is turned about the vertical, nor on its size.
+measured on the surfaces themselves, which may be hollow or bent, such as how much those that touch would go into each other. Nothing here depends on how an object is turned about the vertical, nor on its size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from jaxtyping import Float16, Float32, Float64, Int64
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import minimum_spanning_tree
 
-from kinema4d.objects.mate_kernels import inside, measure
+from kinema4d.objects.look import surface
+from kinema4d.objects.mate_kernels import gaps, inside, measure
+from kinema4d.objects.obstacle import Skins, skins
 
 POINTS = 48
 """Of every piece's surface."""
@@ -28,13 +30,15 @@ ANGLE, SHARE = 0.35, 0.5
 """How far a candidate is tried: radians, and of how long a piece is along a slide."""
 FLAT = 1e-3
 """Half sides are at least so much of the size."""
+CORNERS = 64
+"""Vertices of a piece at most that are looked at to see how near it is to others."""
 FARTHEST = 3.0
 """Half sides from a box beyond which it does not matter how far."""
 PLACES = 11
 """Of a hinge along one axis: nine of the box, where the pieces meet, the middle of the other."""
 CANDIDATES = 6 * PLACES + 6
 """Of two pieces: hinges of the larger, of the smaller, and slides of both."""
-PIECE, PAIR, MATE = 16, 41, 53
+PIECE, PAIR, MATE = 18, 43, 53
 """Numbers that are known of a piece, of two, and of a candidate."""
 
 
@@ -78,20 +82,38 @@ def _box(x: Float64[np.ndarray, "n 3"]) -> tuple[np.ndarray, np.ndarray, np.ndar
     return center + (low + high) / 2 @ axes, axes[order], ((high - low) / 2)[order]
 
 
-def surface(vertices: Float64[np.ndarray, "v 3"], faces: Int64[np.ndarray, "f 3"], label: Int64[np.ndarray, " v"], many: int, rng: np.random.Generator) -> tuple[Float64[np.ndarray, "c m 3"], Float64[np.ndarray, "c m 3"]]:  # fmt: skip
-    """Points drawn on the surface of every piece, and its normals there."""
-    whose = label[faces[:, 0]]
-    corner = vertices[faces]
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Survey:
+    """An object as it is looked at, in a unit in which its box has a diagonal of one."""
+
+    points: Float64[np.ndarray, "c m 3"]
+    """On the surface of every piece."""
+    normals: Float64[np.ndarray, "c m 3"]
+    """There."""
+    corners: tuple[Float64[np.ndarray, "_ 3"], ...]
+    """Vertices of every piece, ``CORNERS`` at most."""
+    skins: Skins
+    """The surfaces."""
+    thick: Float64[np.ndarray, " c"]
+    """Half the thickness of each piece's walls: volume by area."""
+    around: Boxes
+    """The least box around each."""
+
+
+def survey(vertices: Float64[np.ndarray, "v 3"], faces: Int64[np.ndarray, "f 3"], label: Int64[np.ndarray, " v"], rng: np.random.Generator, *, around: Boxes | None = None, many: int = POINTS) -> Survey:  # fmt: skip
+    """Pieces ``label`` [v] of an object, looked at in ``many`` places each; boxes that are known need not be found."""
+    points, normals = surface(vertices, faces, label, many, rng)
+    around = boxes(vertices, label) if around is None else around
+    whose, corner = label[faces[:, 0]], vertices[faces]
     up = np.cross(corner[:, 1] - corner[:, 0], corner[:, 2] - corner[:, 0])
-    area = np.linalg.norm(up, axis=1)
-    points, normals = np.zeros((int(label.max()) + 1, many, 3)), np.zeros((int(label.max()) + 1, many, 3))
-    for c in range(len(points)):
-        mine = np.flatnonzero(whose == c)
-        which = mine[rng.choice(len(mine), many, p=area[mine] / area[mine].sum())]
-        share = np.sort(rng.random((many, 2)), axis=1)
-        share = np.stack([share[:, 0], share[:, 1] - share[:, 0], 1 - share[:, 1]], 1)
-        points[c], normals[c] = np.einsum("mk,mkx->mx", share, corner[which]), up[which] / area[which, None]
-    return points, normals
+    area = np.bincount(whose, np.linalg.norm(up, axis=1) / 2)
+    volume = np.bincount(whose, np.einsum("fi,fi->f", up, corner[:, 0] - around.middle[whose]) / 6)
+    thick = np.clip(np.abs(volume) / area, FLAT, np.maximum(around.half[:, 2], FLAT))
+    every = [np.flatnonzero(label == c) for c in range(len(points))]
+    return Survey(
+        points=points, normals=normals, corners=tuple(vertices[own[:: -(-len(own) // CORNERS)]] for own in every),
+        skins=skins(vertices, faces, label), thick=thick, around=around,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -112,39 +134,35 @@ class Mates:
     """What is known of candidates."""
 
 
-def mates(points: Float64[np.ndarray, "c m 3"], normals: Float64[np.ndarray, "c m 3"], around: Boxes) -> Mates:
-    """For points of the surfaces of pieces, of an object whose box has a diagonal of one."""
-    c = len(points)
+def mates(o: Survey) -> Mates:
+    """Of an object."""
+    c, around = len(o.points), o.around
     i, j = np.triu_indices(c, 1)
     volume = np.prod(np.maximum(around.half, FLAT), axis=1)
     swap = volume[j] > volume[i]
     pairs = np.stack([np.where(swap, j, i), np.where(swap, i, j)], 1)
-    lattice = around.middle[:, None] + np.einsum("lk,ck,cka->cla", _LATTICE, around.half, around.axes)
-    off = _outside(points, around)  # [c,c,m] of points of the first from the box of the second
-    corners = _outside(lattice, around)
-    gap = np.minimum(off.min(axis=2), corners.min(axis=2))
+    skin = (o.skins.corners, o.skins.normals, o.skins.boxes, o.skins.nodes)
+    signed = (
+        gaps(o.points.reshape(-1, 3), *skin, o.skins.roots).reshape(c, -1, c).swapaxes(1, 2)
+    )  # [c,c,m] of points of the first from the second
+    off = np.maximum(signed, 0)
+    corners = np.stack([np.maximum(gaps(x, *skin, o.skins.roots), 0).min(axis=0) for x in o.corners])
+    gap = np.minimum(off.min(axis=2), corners)
     gap = np.minimum(gap, gap.T)
     meet = _meeting(gap, pairs)
     a, b = pairs.T
     share = [np.exp(-(off[s, t] - np.minimum(off[a, b].min(1), off[b, a].min(1))[:, None]) / TOUCH) for s, t in ((a, b), (b, a))]  # fmt: skip
     total = (share[0].sum(1) + share[1].sum(1))[:, None]
-    where = (np.einsum("em,emi->ei", share[0], points[a]) + np.einsum("em,emi->ei", share[1], points[b])) / total
-    low = points[..., 2].min()
+    where = (np.einsum("em,emi->ei", share[0], o.points[a]) + np.einsum("em,emi->ei", share[1], o.points[b])) / total
+    deep = [inside(signed[a, b], o.thick[b]), inside(signed[b, a], o.thick[a])]
     return Mates(
-        piece=_of_pieces(points, normals, around, gap, low).astype(np.float32), pairs=pairs,
-        pair=_of_pairs(points, around, pairs, gap, where, [np.exp(-off[a, b] / TOUCH), np.exp(-off[b, a] / TOUCH)]).astype(np.float32), meet=meet,
-        **_candidates(points, normals, around, pairs[meet], where[meet], [s[meet] for s in share]),
+        piece=_of_pieces(o, gap).astype(np.float32), pairs=pairs,
+        pair=_of_pairs(o, pairs, gap, where, [np.exp(-off[a, b] / TOUCH), np.exp(-off[b, a] / TOUCH)], deep).astype(np.float32), meet=meet,
+        **_candidates(o, pairs[meet], where[meet], [s[meet] for s in share], [d[meet] for d in deep]),
     )  # fmt: skip
 
 
-_LATTICE = np.stack(np.meshgrid(*[[-1.0, 0.0, 1.0]] * 3, indexing="ij"), -1).reshape(-1, 3)
 _GRID = np.array([(a, b) for a in (-1.0, 0.0, 1.0) for b in (-1.0, 0.0, 1.0)])
-
-
-def _outside(x: Float64[np.ndarray, "c m 3"], around: Boxes) -> Float64[np.ndarray, "c d m"]:
-    """How far points are outside of every box."""
-    at = np.einsum("cdmi,dki->cdmk", x[:, None] - around.middle[:, None], around.axes)
-    return np.linalg.norm(np.maximum(np.abs(at) - around.half[:, None], 0), axis=-1)
 
 
 def _meeting(gap: Float64[np.ndarray, "c c"], pairs: Int64[np.ndarray, "e 2"]) -> Int64[np.ndarray, " n"]:
@@ -155,7 +173,8 @@ def _meeting(gap: Float64[np.ndarray, "c c"], pairs: Int64[np.ndarray, "e 2"]) -
     return np.flatnonzero(near[pairs[:, 0], pairs[:, 1]])
 
 
-def _of_pieces(points: np.ndarray, normals: np.ndarray, around: Boxes, gap: np.ndarray, low: float) -> np.ndarray:
+def _of_pieces(o: Survey, gap: np.ndarray) -> np.ndarray:
+    points, normals, around, low = o.points, o.normals, o.around, o.points[..., 2].min()
     half = np.maximum(around.half, FLAT)
     volume = np.prod(half, axis=1)
     lean = np.abs(np.einsum("cmi,cki->cmk", normals, around.axes))
@@ -164,16 +183,18 @@ def _of_pieces(points: np.ndarray, normals: np.ndarray, around: Boxes, gap: np.n
         np.log(half), np.abs(around.axes[..., 2]), (around.middle[:, 2] - low)[:, None], foot[:, None], np.exp(-foot / TOUCH)[:, None],
         np.linalg.norm(around.middle[:, :2] - points[..., :2].mean((0, 1)), axis=1)[:, None], np.log(volume / volume.sum())[:, None], lean.mean(axis=1),
         lean.max(axis=2).mean(axis=1)[:, None], (gap < MEET).sum(axis=1)[:, None] / 4 - 1,
+        np.log(o.thick)[:, None], np.log(o.thick / half[:, 2])[:, None],
     ], axis=1)  # fmt: skip
 
 
-def _of_pairs(points: np.ndarray, around: Boxes, pairs: np.ndarray, gap: np.ndarray, where: np.ndarray, touch: list[np.ndarray]) -> np.ndarray:  # fmt: skip
+def _of_pairs(o: Survey, pairs: np.ndarray, gap: np.ndarray, where: np.ndarray, touch: list[np.ndarray], deep: list[np.ndarray]) -> np.ndarray:  # fmt: skip
+    around = o.around
     half, out = np.maximum(around.half, FLAT), list[np.ndarray]()
-    for s, near in zip((0, 1), touch, strict=True):
+    for s, near, own in zip((0, 1), touch, deep, strict=True):
         one, other = pairs[:, s], pairs[:, 1 - s]
         for x in (where, around.middle[other]):
             out.append(np.abs(np.einsum("ei,eki->ek", x - around.middle[one], around.axes[one]) / half[one]).clip(max=FARTHEST))  # fmt: skip
-        out += [near.mean(axis=1)[:, None], np.log(half[one]), inside(points[one], around.middle[other], around.axes[other], half[other])]  # fmt: skip
+        out += [near.mean(axis=1)[:, None], np.log(half[one]), np.log(o.thick[one])[:, None], own]  # fmt: skip
     a, b = pairs.T
     up = around.middle[a, 2] - around.middle[b, 2]
     volume = np.log(np.prod(half[a], axis=1) / np.prod(half[b], axis=1))
@@ -181,8 +202,9 @@ def _of_pairs(points: np.ndarray, around: Boxes, pairs: np.ndarray, gap: np.ndar
     return np.concatenate([*out, align, np.exp(-gap[a, b] / TOUCH)[:, None], gap[a, b][:, None].clip(max=0.3), up[:, None], volume[:, None] / 4], axis=1)  # fmt: skip
 
 
-def _candidates(points: np.ndarray, normals: np.ndarray, around: Boxes, pairs: np.ndarray, where: np.ndarray, share: list[np.ndarray]) -> dict[str, np.ndarray]:  # fmt: skip
+def _candidates(o: Survey, pairs: np.ndarray, where: np.ndarray, share: list[np.ndarray], before: list[np.ndarray]) -> dict[str, np.ndarray]:  # fmt: skip
     """Screws [n,m,6] and what is known of them [n,m,h], for pairs that meet at places ``where``."""
+    around = o.around
     n, half = len(pairs), np.maximum(around.half, FLAT)
     axis, place, kind = np.zeros((n, CANDIDATES, 3)), np.zeros((n, CANDIDATES, 3)), np.zeros((CANDIDATES, 10))
     at = 0
@@ -210,7 +232,7 @@ def _candidates(points: np.ndarray, normals: np.ndarray, around: Boxes, pairs: n
     facts = [np.tile(kind, (n, 1, 1)), np.abs(axis[..., 2:])]
     for s in (0, 1):
         one, other = pairs[:, s], pairs[:, 1 - s]
-        x, normal, w = points[one], normals[one], share[s]
+        x, normal, w = o.points[one], o.normals[one], share[s]
         R = around.axes[one]
         # Where the axis passes the box.
         r = place - around.middle[one][:, None]
@@ -218,7 +240,8 @@ def _candidates(points: np.ndarray, normals: np.ndarray, around: Boxes, pairs: n
         own = np.abs(np.einsum("nmi,nki->nmk", r, R) / half[one][:, None]).clip(max=FARTHEST)
         far = SHARE * np.einsum("nmk,nk->nm", np.abs(np.einsum("nmi,nki->nmk", axis, R)), around.half[one])
         told = measure(
-            axis, place, slide, x, normal, w, around.middle[other], around.axes[other], half[other], far, ANGLE
-        )
+            axis, place, slide, x, normal, w, before[s], o.skins.roots[other], o.thick[other], o.skins.corners, o.skins.normals, o.skins.boxes,
+            o.skins.nodes, far, ANGLE,
+        )  # fmt: skip
         facts += [np.abs(np.einsum("nmi,nki->nmk", axis, R)), own, np.linalg.norm(r, axis=-1, keepdims=True), told]
     return {"screws": screws, "mate": np.concatenate(facts, axis=2).astype(np.float32)}

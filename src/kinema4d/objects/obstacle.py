@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from kinema4d.objects.bounds import Distance
@@ -69,29 +69,49 @@ def refuse_open(mesh: Mesh, name: str) -> None:
         raise ValueError(f"{name} is degenerate: a part of it has no volume; give it a thickness")
 
 
-def around(mesh: Mesh, *, limit: float = float("inf")) -> Distance:
-    """Signed distance to a closed mesh and its gradient: exact where it is less than ``limit``, and beyond never less than the limit, which is
-    faster where most points are far."""
-    label = parts(mesh)
-    whose = label[mesh.faces[:, 0]]
-    corners, normals = mesh.vertices[mesh.faces], pseudo_normals(mesh)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Skins:
+    """Surfaces of parts, as the kernels take them: trees of boxes around triangles."""
+
+    corners: Float64[np.ndarray, "f 3 3"]
+    """Of triangles, in the order of the trees."""
+    normals: Float64[np.ndarray, "f 7 3"]
+    """Of their corners, edges and faces."""
+    boxes: Float64[np.ndarray, "n 2 3"]
+    """Of nodes."""
+    nodes: Int64[np.ndarray, "n 3"]
+    """First child (-1 for a leaf), and range of triangles."""
+    roots: Int64[np.ndarray, " c"]
+    """Of each part."""
+
+
+def skins(vertices: Float64[np.ndarray, "v 3"], faces: Int64[np.ndarray, "f 3"], label: Int64[np.ndarray, " v"]) -> Skins:  # fmt: skip
+    """Of every part ``label`` [v]."""
+    whose = label[faces[:, 0]]
+    corners, normals = vertices[faces], pseudo_normals(vertices, faces)
     order, boxes, nodes, roots = [], [], [], []
-    count = 0
-    for part in range(label.max() + 1):
+    count = first = 0
+    for part in range(int(label.max()) + 1):
         mine = np.flatnonzero(whose == part)
         box, node, own = tree(corners[mine].min(axis=1), corners[mine].max(axis=1))
-        first = sum(len(o) for o in order)
         roots.append(count)
         nodes.append(np.stack([np.where(node[:, 0] < 0, -1, node[:, 0] + count), node[:, 1] + first, node[:, 2] + first], 1))  # fmt: skip
         boxes.append(box)
         order.append(mine[own])
-        count += len(node)
+        count, first = count + len(node), first + len(own)
     every = np.concatenate(order)
-    held = (
-        np.ascontiguousarray(corners[every]), np.ascontiguousarray(normals[every]), np.concatenate(boxes),
-        np.concatenate(nodes), np.array(roots, np.int64),
+    return Skins(
+        corners=np.ascontiguousarray(corners[every]), normals=np.ascontiguousarray(normals[every]), boxes=np.concatenate(boxes),
+        nodes=np.concatenate(nodes), roots=np.array(roots, np.int64),
     )  # fmt: skip
 
+
+def around(mesh: Mesh, *, limit: float = float("inf")) -> Distance:
+    """Signed distance to a closed mesh and its gradient: exact where it is less than ``limit``, and beyond never less than the limit, which is
+    faster where most points are far."""
+    label = parts(mesh)
+    skin = skins(mesh.vertices, mesh.faces, label)
+    held = (skin.corners, skin.normals, skin.boxes, skin.nodes, skin.roots)
     near = ON * float(np.abs(mesh.vertices).max())
 
     def distance(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -101,16 +121,16 @@ def around(mesh: Mesh, *, limit: float = float("inf")) -> Distance:
     return distance
 
 
-def pseudo_normals(mesh: Mesh) -> Float64[np.ndarray, "f 7 3"]:
+def pseudo_normals(vertices: Float64[np.ndarray, "v 3"], f: Int64[np.ndarray, "f 3"]) -> Float64[np.ndarray, "f 7 3"]:
     """Of each triangle's corners (weighted by angle, so that cutting a face in two changes nothing), of its edges, which begin at its corners, and
     its own: outside is where the nearest of them points."""
-    f, corner = mesh.faces, mesh.vertices[mesh.faces]
+    corner = vertices[f]
     side = np.roll(corner, -1, axis=1) - corner  # [f,3,3] from each corner to the next
     own = np.cross(side[:, 0], side[:, 1])
-    own /= np.linalg.norm(own, axis=1, keepdims=True)
-    unit = side / np.linalg.norm(side, axis=2, keepdims=True)
+    own /= np.linalg.norm(own, axis=1, keepdims=True).clip(min=1e-300)
+    unit = side / np.linalg.norm(side, axis=2, keepdims=True).clip(min=1e-300)
     angle = np.arccos(np.clip(-(unit * np.roll(unit, 1, axis=1)).sum(axis=2), -1, 1))
-    point = np.zeros_like(mesh.vertices)
+    point = np.zeros_like(vertices)
     np.add.at(point, f, angle[..., None] * own[:, None])
     edge = np.sort(np.stack([f, np.roll(f, -1, axis=1)], -1).reshape(-1, 2), axis=1)
     _, which = np.unique(edge, axis=0, return_inverse=True)

@@ -84,6 +84,36 @@ def _to_box(px: float, py: float, pz: float, box: np.ndarray) -> float:
 
 
 @njit(cache=True)
+def nearest_of(
+    px: float, py: float, pz: float, corners: np.ndarray, normals: np.ndarray, boxes: np.ndarray, nodes: np.ndarray, root: int, stack: np.ndarray
+) -> tuple[float, float, float, float, int, int]:  # fmt: skip
+    """Signed distance of a place to the part with this root, the place on it that is nearest, its triangle, and what of that it is on. ``stack`` [DEPTH] is
+    room to work in."""
+    nearest, which, kind, bx, by, bz = np.inf, -1, 6, 0.0, 0.0, 0.0
+    stack[0], top = root, 1
+    while top:
+        top -= 1
+        node = stack[top]
+        if _to_box(px, py, pz, boxes[node]) >= nearest:
+            continue
+        child = nodes[node, 0]
+        if child < 0:
+            for t in range(nodes[node, 1], nodes[node, 2]):
+                x, y, z, found = _nearest(px, py, pz, corners[t])
+                away = (px - x) ** 2 + (py - y) ** 2 + (pz - z) ** 2
+                if away < nearest:
+                    nearest, which, kind, bx, by, bz = away, t, found, x, y, z
+            continue
+        swap = _to_box(px, py, pz, boxes[child]) < _to_box(px, py, pz, boxes[child + 1])
+        stack[top] = child + 1 if swap else child
+        stack[top + 1] = child if swap else child + 1  # the nearer is looked at first
+        top += 2
+    n = normals[which, kind]
+    side = 1.0 if (px - bx) * n[0] + (py - by) * n[1] + (pz - bz) * n[2] >= 0 else -1.0
+    return side * np.sqrt(nearest), bx, by, bz, which, kind
+
+
+@njit(cache=True)
 def signed(
     points: np.ndarray, corners: np.ndarray, normals: np.ndarray, boxes: np.ndarray, nodes: np.ndarray, roots: np.ndarray, limit: float, near: float
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
@@ -104,33 +134,12 @@ def signed(
                         inner = min(max(points[i, j], boxes[root, 0, j]), boxes[root, 1, j])
                         way[i, j] = (points[i, j] - inner) / outside
                 continue
-            nearest, which, kind, bx, by, bz = np.inf, -1, 6, 0.0, 0.0, 0.0
-            stack[0], top = root, 1
-            while top:
-                top -= 1
-                node = stack[top]
-                if _to_box(px, py, pz, boxes[node]) >= nearest:
-                    continue
-                child = nodes[node, 0]
-                if child < 0:
-                    for t in range(nodes[node, 1], nodes[node, 2]):
-                        x, y, z, found = _nearest(px, py, pz, corners[t])
-                        away = (px - x) ** 2 + (py - y) ** 2 + (pz - z) ** 2
-                        if away < nearest:
-                            nearest, which, kind, bx, by, bz = away, t, found, x, y, z
-                    continue
-                swap = _to_box(px, py, pz, boxes[child]) < _to_box(px, py, pz, boxes[child + 1])
-                stack[top] = child + 1 if swap else child
-                stack[top + 1] = child if swap else child + 1  # the nearer is looked at first
-                top += 2
-            away, off = np.sqrt(nearest), (px - bx, py - by, pz - bz)
-            n = normals[which, kind]
-            side = 1.0 if off[0] * n[0] + off[1] * n[1] + off[2] * n[2] >= 0 else -1.0
-            if side * away < least:
-                least = side * away
-                if away > near:
-                    way[i, 0], way[i, 1], way[i, 2] = side * off[0] / away, side * off[1] / away, side * off[2] / away
+            found, bx, by, bz, which, kind = nearest_of(px, py, pz, corners, normals, boxes, nodes, root, stack)
+            if found < least:
+                least = found
+                if abs(found) > near:
+                    way[i, 0], way[i, 1], way[i, 2] = (px - bx) / found, (py - by) / found, (pz - bz) / found
                 else:
-                    way[i] = n
+                    way[i] = normals[which, kind]
         far[i] = least
     return far, way

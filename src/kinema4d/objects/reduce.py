@@ -58,6 +58,8 @@ class Freedom:
     """Of each eigenvalue to the next."""
     why: str
     """In words."""
+    bends: bool = False
+    """Whether something bends: there is no number of coordinates then that is the right one, and it may be simulated in those that there are."""
 
 
 def by_errors(errors: Sequence[float], subspace: Subspace) -> tuple[int, Freedom]:

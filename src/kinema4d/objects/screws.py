@@ -37,6 +37,12 @@ def exponential(twist: Tensor) -> tuple[Tensor, Tensor]:
     return turn, v + b * wv + c * torch.linalg.cross(w, wv)
 
 
+def in_metres(twists: Tensor, middle: Tensor, size: float) -> Tensor:
+    """Twists [...,6] from a unit box, in which ``middle`` [3] is the origin and ``size`` one, to the frame of the mesh."""
+    w = twists[..., :3]
+    return torch.cat([w, size * twists[..., 3:] + torch.linalg.cross(middle.expand_as(w), w)], -1)
+
+
 def screwed(x: Tensor, twist: Tensor) -> Tensor:
     """Points [...,3] after the exponential of twists [...,6]: angular velocity, then the velocity of what is at the origin."""
     w, v = twist[..., :3], twist[..., 3:]

@@ -49,6 +49,7 @@ def save_fitted(
                 "errors": list(found.errors),
                 "ratios": list(found.ratios),
                 "why": found.why,
+                "bends": found.bends,
             },
             "about": dict(about or {}),
             "sha256": {file.name: _hash(file)},

@@ -2,8 +2,9 @@
 not what a door looks like.
 
 A mechanism is a knob on its stem, a flap on an edge, a tray between rails, a slider on a rod, a bar on the flat side of a post, two bars that
-cross, or something on an axle; a bar may carry another. What is one body may be of several solids in line, with something at an end. They are made on a
-plate that lies flat, which is then turned any way up.
+cross, something on an axle, a housing with leaves or drawers, a pane in a frame, or a button in a block; a bar may carry another, a leaf a latch. What is one body
+may be of several solids in line, with something at an end, or welded into one surface that is hollow or bent, with panels, knobs and grips on it. They are made on a plate that lies flat, which is then
+turned any way up.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import numpy as np
 from kinema4d.scenes.jointed import RODS, Jointed, Part, Vector
 
 Solid = tuple[str, Vector, Vector]
+WELDED = 0.6
+"""How often boxes of a part are one surface."""
 Made = tuple[list[Solid], list[Part]]
 """What is added to the plate, and what moves: a part without ``on`` hangs on the plate, others on one of this list, by its number."""
 
@@ -40,9 +43,12 @@ def gadget(rng: np.random.Generator) -> Jointed:
     moving = [_adorned(rng, part) for part in moving]
     if rng.random() < 0.5:
         plate = list(_adorned(rng, Part(solids=tuple(plate))).solids)
+    still, *moving = (
+        _furnished(rng, replace(part, welded=len(part.solids) if rng.random() < WELDED else 0)) for part in (Part(solids=tuple(plate)), *moving)
+    )  # fmt: skip
     way = np.eye(3) if rng.random() < 0.4 else _ways()[int(rng.integers(24))]
     scale = float(np.exp(rng.uniform(np.log(0.5), np.log(2.0))))
-    return Jointed(name="gadget", parts=tuple(_turned(p, way, scale) for p in (Part(solids=tuple(plate)), *moving)))
+    return Jointed(name="gadget", parts=tuple(_turned(p, way, scale) for p in (still, *moving)))
 
 
 def _plus(a: Vector, b: Vector) -> Vector:
@@ -193,6 +199,143 @@ def _axle(rng: np.random.Generator, wide: float, deep: float, t: float) -> Made:
     return fixed, [Part(solids=tuple(solids), joint="hinge", axis=(0, 1, 0), at=(0.0, 0.0, up), limits=_limits(rng))]
 
 
+def _housing(
+    rng: np.random.Generator, wide: float, deep: float
+) -> tuple[list[Solid], tuple[float, float, float, float]]:
+    """Walls around a space that is open towards -y; its width, depth and height outside, and how thick the walls are."""
+    w, d, h = rng.uniform(0.4, 0.95) * wide, rng.uniform(0.3, 0.9) * deep, rng.uniform(0.08, 0.3)
+    t = rng.uniform(0.004, 0.02)
+    walls: list[Solid] = [("box", (t / 2, d / 2, h / 2), (s * (w - t) / 2, 0.0, h / 2)) for s in (-1, 1)]
+    walls += [("box", (w / 2, t / 2, h / 2), (0.0, (d - t) / 2, h / 2)), ("box", (w / 2, d / 2, t / 2), (0.0, 0.0, h - t / 2))]  # fmt: skip
+    if rng.random() < 0.7:
+        walls.append(("box", (w / 2, d / 2, t / 2), (0.0, 0.0, t / 2)))
+    if rng.random() < 0.2:  # solid after all
+        walls = [("box", (w / 2, d / 2, h / 2), (0.0, 0.0, h / 2))]
+    return walls, (w, d, h, t)
+
+
+def _handle(rng: np.random.Generator, at: Vector, long: int, size: float) -> list[Solid]:
+    """On a face that looks towards -y: a bow along axis ``long``, a bar, or a lump."""
+    r, out = rng.uniform(0.003, 0.008), rng.uniform(0.01, 0.03)
+    half = np.full(3, r)
+    half[long] = size
+    bar: Solid = ("box", (half[0], half[1], half[2]), _plus(at, (0, -out - r, 0)))
+    if rng.random() < 0.4:
+        return [bar]
+    if rng.random() < 0.3:
+        return [("box", (2 * r, out, 2 * r), _plus(at, (0, -out, 0)))]
+    feet = [at[i] for i in range(3)], [at[i] for i in range(3)]
+    feet[0][long] -= 0.9 * size
+    feet[1][long] += 0.9 * size
+    return [bar, *(("box", (r, (out + r) / 2, r), (f[0], f[1] - (out + r) / 2, f[2])) for f in feet)]
+
+
+def _closet(rng: np.random.Generator, wide: float, deep: float, t: float) -> Made:
+    """A housing with one leaf or two, on it or in it, on hinges at an upright or a level edge; perhaps with a latch that turns."""
+    fixed, (w, d, h, wall) = _housing(rng, wide, deep)
+    q, gap, inset = rng.uniform(0.004, 0.016), rng.uniform(0.0, 0.004), rng.random() < 0.4
+    room = (w - 2 * wall - 2 * gap, h - 2 * wall - 2 * gap) if inset else (w, h)
+    y = -d / 2 + q / 2 if inset else -d / 2 - q / 2 - gap
+    plane = float(rng.choice((-0.5, 0.0, 0.5))) * q  # of the hinge, in the leaf
+    level, moving = rng.random() < 0.25, list[Part]()
+    several = 2 if not level and rng.random() < 0.3 else 1
+    for i in range(several):
+        s = float(rng.choice((-1.0, 1.0))) if several == 1 else 2.0 * i - 1
+        lw, lh = room[0] / several, room[1]
+        end = s * (lh if level else room[0]) / 2
+        at = (0.0, y - plane, h / 2 + end) if level else (end, y - plane, h / 2)
+        middle: Vector = (0.0, plane, -s * lh / 2) if level else (-s * lw / 2, plane, 0.0)
+        solids: list[Solid] = [("box", (lw / 2, q / 2, lh / 2), middle)]
+        if rng.random() < 0.25:  # a frame around a thinner pane
+            b = rng.uniform(0.1, 0.2) * min(lw, lh)
+            solids = [("box", (b / 2, q / 2, lh / 2), _plus(middle, (k * (lw - b) / 2, 0, 0))) for k in (-1, 1)]
+            solids += [("box", (lw / 2, q / 2, b / 2), _plus(middle, (0, 0, k * (lh - b) / 2))) for k in (-1, 1)]
+            solids.append(("box", (lw / 2 - 0.9 * b, q / 6, lh / 2 - 0.9 * b), middle))
+        far = 0.8 * (lh if level else lw)
+        front: Vector = (0.0, plane - q / 2, -s * far) if level else (-s * far, plane - q / 2, 0.0)
+        latch = rng.random()
+        if latch < 0.6:
+            solids += _handle(rng, front, 0 if level else 2, rng.uniform(0.1, 0.3) * (lw if level else lh))
+        moving.append(Part(
+            solids=tuple(solids), joint="hinge", axis=(s, 0, 0) if level else (0, 0, s), at=at, limits=(-0.05, rng.uniform(1.2, 1.9)),
+        ))  # fmt: skip
+        if latch > 0.8:
+            r = rng.uniform(0.006, 0.012)
+            lever = rng.uniform(0.03, 0.07)
+            grip: list[Solid] = [("rod-y", (r, 0.012, 0), (0.0, -0.012, 0.0)), ("box", (lever / 2, 0.6 * r, 0.8 * r), (s * lever / 2, -0.024, 0.0))]  # fmt: skip
+            moving.append(Part(solids=tuple(grip), on=len(moving) - 1, joint="hinge", axis=(0, 1, 0), at=front, limits=_limits(rng)))  # fmt: skip
+    return fixed, moving
+
+
+def _drawer(rng: np.random.Generator, wide: float, deep: float, t: float) -> Made:
+    """A housing with one or two trays that come out of it."""
+    fixed, (w, d, h, wall) = _housing(rng, wide, deep)
+    many, gap, moving = int(rng.integers(1, 3)), rng.uniform(0.001, 0.004), list[Part]()
+    for i in range(many):
+        high = (h - 2 * wall) / many - gap
+        half, up = (w - 2 * wall - 2 * gap) / 2, wall + (h - 2 * wall) * (i + 0.5) / many
+        q, tall = rng.uniform(0.003, 0.008), rng.uniform(0.4, 1.0) * high
+        long = rng.uniform(0.7, 0.98) * (d - wall)
+        back = -d / 2 + long  # where it ends
+        solids: list[Solid] = [("box", (half, long / 2, q / 2), (0.0, back - long / 2, (q - tall) / 2))]
+        solids += [("box", (q / 2, long / 2, tall / 2), (s * (half - q / 2), back - long / 2, 0.0)) for s in (-1, 1)]
+        solids.append(("box", (half, q / 2, tall / 2), (0.0, back - q / 2, 0.0)))
+        over = rng.random() < 0.5
+        face = (w / 2 if over else half, q / 2, h / many / 2 - gap if over else high / 2)
+        y = -d / 2 - q / 2 if over else -d / 2 + q / 2
+        solids.append(("box", face, (0.0, y, 0.0)))
+        if rng.random() < 0.7:
+            solids += _handle(rng, (0.0, y - q / 2, 0.0), 0, rng.uniform(0.1, 0.3) * w)
+        moving.append(Part(solids=tuple(solids), joint="slide", axis=(0, -1, 0), at=(0.0, 0.0, up), limits=(0.0, 0.8 * d)))  # fmt: skip
+    return fixed, moving
+
+
+def _pane(rng: np.random.Generator, wide: float, deep: float, t: float) -> Made:
+    """A frame that stands on the plate, and a pane that slides along it, upwards or aside."""
+    w, h, b, q = (
+        rng.uniform(0.4, 0.95) * wide,
+        rng.uniform(0.15, 0.35),
+        rng.uniform(0.006, 0.02),
+        rng.uniform(0.004, 0.014),
+    )
+    bars: list[Solid] = [("box", (b / 2, b / 2, h / 2), (s * (w - b) / 2, 0.0, h / 2)) for s in (-1, 1)]
+    bars += [("box", (w / 2, b / 2, b / 2), (0.0, 0.0, z)) for z in (b / 2, h - b / 2)]
+    up, y = rng.random() < 0.5, float(rng.choice((0.0, -1.0))) * (b + q) / 2
+    side = float(rng.choice((-1.0, 1.0)))
+    inner = (w - 2 * b) / 2 if y == 0 else w / 2, (h - 2 * b) / 2 if y == 0 else h / 2
+    half = (inner[0], inner[1] * rng.uniform(0.4, 0.6)) if up else (inner[0] * rng.uniform(0.4, 0.6), inner[1])
+    free = 2 * (inner[1] - half[1] if up else inner[0] - half[0])
+    at = (0.0, y, h / 2 + side * (inner[1] - half[1])) if up else (side * (inner[0] - half[0]), y, h / 2)
+    if rng.random() < 0.5:  # the other half is closed
+        bars.append(("box", (half[0], q / 6, half[1]), (0.0 if up else -at[0], 0.0, h - at[2] if up else h / 2)))
+    rim = rng.uniform(0.1, 0.25) * min(half)
+    solids: list[Solid] = [("box", (half[0], q / 2, half[1]), (0.0, 0.0, 0.0))]
+    if rng.random() < 0.6:
+        solids = [("box", (rim, q / 2, half[1]), (s * (half[0] - rim), 0.0, 0.0)) for s in (-1, 1)]
+        solids += [("box", (half[0], q / 2, rim), (0.0, 0.0, s * (half[1] - rim))) for s in (-1, 1)]
+        solids.append(("box", (half[0] - rim, q / 6, half[1] - rim), (0.0, 0.0, 0.0)))
+    if rng.random() < 0.5:
+        solids += _handle(rng, (0.0, -q / 2, -0.8 * half[1]), 0, 0.3 * half[0])
+    return bars, [Part(solids=tuple(solids), joint="slide", axis=(0, 0, -side) if up else (-side, 0, 0), at=at, limits=(0.0, free))]  # fmt: skip
+
+
+def _button(rng: np.random.Generator, wide: float, deep: float, t: float) -> Made:
+    """Something short that goes into a block, or turns in it as a dial does."""
+    w, d, h = rng.uniform(0.15, 0.4) * wide, rng.uniform(0.15, 0.4) * deep, rng.uniform(0.04, 0.12)
+    fixed: list[Solid] = [("box", (w, d, h), (0.0, 0.0, h))]
+    r, out, buried = rng.uniform(0.15, 0.6) * min(w, h), rng.uniform(0.006, 0.03), rng.uniform(0.0, 0.03)
+    if rng.random() < 0.3:  # in a collar
+        fixed.append(("rod-y", (1.25 * r, 0.3 * out, 0.0), (0.0, -d - 0.3 * out, h)))
+    half = (out + buried) / 2
+    stem: Solid = ("rod-y", (r, half, 0.0), (0.0, 0.0, 0.0)) if rng.random() < 0.7 else ("box", (r, half, r), (0.0, 0.0, 0.0))  # fmt: skip
+    at = (rng.uniform(-0.3, 0.3) * w, -d + half - out, h)
+    if rng.random() < 0.4:
+        mark: Solid = ("box", (0.15 * r, 0.006, 0.5 * r), (0.0, -half - 0.004, 0.4 * r))
+        return fixed, [Part(solids=(stem, mark), joint="hinge", axis=(0, 1, 0), at=at, limits=_limits(rng))]
+    solids = [stem] if rng.random() < 0.6 else [stem, ("rod-y", (0.6 * r, 0.3 * out, 0.0), (0.0, -half - 0.3 * out, 0.0))]  # fmt: skip
+    return fixed, [Part(solids=tuple(solids), joint="slide", axis=(0, 1, 0), at=at, limits=(0.0, rng.uniform(0.5, 1.0) * out))]  # fmt: skip
+
+
 def _adorned(rng: np.random.Generator, part: Part) -> Part:
     """Of more solids than it needs: a box cut in two, and something at the end of one."""
     solids = list(part.solids)
@@ -223,13 +366,59 @@ def _adorned(rng: np.random.Generator, part: Part) -> Part:
     return replace(part, solids=tuple(solids))
 
 
+def _furnished(rng: np.random.Generator, part: Part) -> Part:
+    """With panels, knobs, grips and feet on its sides, which are solids of their own and move with it."""
+    boxes, more = [(size, middle) for kind, size, middle in part.solids if kind == "box"], list[Solid]()
+    for _ in range(int(rng.choice(5, p=(0.4, 0.25, 0.15, 0.1, 0.1))) if boxes else 0):
+        size, middle = boxes[int(rng.integers(len(boxes)))]
+        up = int(rng.choice(3, p=(weight := 1 / np.array(size)) / weight.sum()))  # large sides more often
+        a, b = (i for i in range(3) if i != up)
+        sign, what = float(rng.choice((-1.0, 1.0))), rng.random()
+        out, half, shift = rng.uniform(0.003, 0.02), np.zeros(3), np.zeros(3)
+        shift[[a, b]] = rng.uniform(-0.8, 0.8, 2) * (size[a], size[b])
+        if what < 0.35:  # a panel, as large as its side or smaller
+            whole = rng.random() < 0.4
+            half[[a, b]] = (1.0, 1.0) * np.array((size[a], size[b])) if whole else rng.uniform(0.2, 0.9, 2) * (size[a], size[b])  # fmt: skip
+            shift[[a, b]] *= 0.0 if whole or rng.random() < 0.5 else 0.5
+            half[up], shift[up] = out / 2, sign * (size[up] + out / 2 * rng.uniform(0.0, 1.0))
+            more.append(("box", _vector(half), _plus(middle, _vector(shift))))
+        elif what < 0.6:  # a knob
+            r, shift[up] = (
+                rng.uniform(0.1, 0.4) * min(size[a], size[b]),
+                sign * (size[up] + out * rng.uniform(0.5, 1.0)),
+            )
+            more.append((RODS[up], (r, out, 0.0), _plus(middle, _vector(shift))))
+        elif what < 0.8:  # a grip on two feet
+            r, long = rng.uniform(0.002, 0.008), a if size[a] > size[b] else b
+            half[:] = r
+            half[long], shift[up] = rng.uniform(0.2, 0.7) * size[long], sign * (size[up] + out + r)
+            shift[long] *= 0.3
+            more.append(("box", _vector(half), _plus(middle, _vector(shift))))
+            foot, down = np.full(3, r), np.zeros(3)
+            foot[up] = out / 2
+            for side in (-1.0, 1.0):
+                down[long], down[up] = side * 0.9 * half[long], -sign * (r + out / 2)
+                more.append(("box", _vector(foot), _plus(middle, _vector(shift + down))))
+        else:  # feet at two corners
+            r = rng.uniform(0.05, 0.25) * min(size[a], size[b])
+            half[[a, b]], half[up], shift[up] = r, out / 2, sign * (size[up] + out / 2)
+            for side in (-1.0, 1.0):
+                shift[[a, b]] = (size[a] - r, side * (size[b] - r))
+                more.append(("box", _vector(half), _plus(middle, _vector(shift))))
+    return replace(part, solids=(*part.solids, *more))
+
+
+def _vector(x: np.ndarray) -> Vector:
+    return float(x[0]), float(x[1]), float(x[2])
+
+
 def _limits(rng: np.random.Generator) -> tuple[float, float]:
     low, high = rng.uniform(0.3, 1.6, 2)
     return -low, high
 
 
 MECHANISMS: tuple[Callable[[np.random.Generator, float, float, float], Made], ...] = (
-    _knob, _knob, _flap, _flap, _tray, _slider, _arm, _arm, _cross, _cross, _axle,
+    _knob, _knob, _flap, _flap, _tray, _slider, _arm, _arm, _cross, _cross, _axle, _closet, _closet, _closet, _drawer, _pane, _button,
 )  # fmt: skip
 """As often as they are drawn: what turns says more about where its axis is than what slides."""
 

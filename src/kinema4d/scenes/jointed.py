@@ -16,6 +16,7 @@ import trimesh
 from jaxtyping import Float64, Int64
 
 from kinema4d.scenes.physics import mujoco_module
+from kinema4d.scenes.weld import connect
 
 DENSITY = 1000.0
 """kg per cubic metre, of every part."""
@@ -41,6 +42,33 @@ class Part:
     """Of the joint, through the part's origin."""
     limits: tuple[float, float] = (-1.0, 1.0)
     """Radians or metres from where it is drawn."""
+    welded: int = 0
+    """So many of its first solids are one surface, as far as they are boxes that touch, as real things are made; others are each one by itself."""
+
+    @property
+    def apart(self) -> tuple[tuple[str, Vector, Vector], ...]:
+        """Solids that do not overlap where it is welded, for MuJoCo to weigh."""
+        one = connect(self.solids[: self.welded])
+        if one is None:
+            return self.solids
+        cells = [("box", (h[0], h[1], h[2]), (m[0], m[1], m[2])) for h, m in zip(one.half.tolist(), one.middle.tolist(), strict=True)]  # fmt: skip
+        return (*cells, *self._others())
+
+    def _others(self) -> list[tuple[str, Vector, Vector]]:
+        """Solids that are not of the one surface."""
+        return [solid for i, solid in enumerate(self.solids) if i >= self.welded or solid[0] != "box"]
+
+    def shapes(self) -> list[tuple[Float64[np.ndarray, "v 3"], Int64[np.ndarray, "f 3"]]]:
+        """Vertices in its frame, and triangles, of each surface."""
+        one = connect(self.solids[: self.welded])
+        out = [] if one is None else [(one.vertices, one.faces)]
+        for kind, size, middle in self.solids if one is None else self._others():
+            shape = trimesh.creation.box([2 * s for s in size]) if kind == "box" else trimesh.creation.cylinder(size[0], 2 * size[1], sections=10)  # fmt: skip
+            own = np.asarray(shape.vertices)
+            if kind in RODS:
+                own = np.roll(own, RODS.index(kind) + 1, axis=1)  # along z it is made
+            out.append((own + middle, np.asarray(shape.faces, np.int64)))
+        return out
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,15 +89,11 @@ class Jointed:
     def __post_init__(self) -> None:
         every, faces, whose, count = [], [], [], 0
         for i, part in enumerate(self.parts):
-            for kind, size, middle in part.solids:
-                shape = trimesh.creation.box([2 * s for s in size]) if kind == "box" else trimesh.creation.cylinder(size[0], 2 * size[1], sections=10)  # fmt: skip
-                own = np.asarray(shape.vertices)
-                if kind in RODS:
-                    own = np.roll(own, RODS.index(kind) + 1, axis=1)  # along z it is made
-                every.append(own + middle)
-                faces.append(np.asarray(shape.faces) + count)
-                whose.append(np.full(len(shape.vertices), i))
-                count += len(shape.vertices)
+            for own, triangles in part.shapes():
+                every.append(own)
+                faces.append(triangles + count)
+                whose.append(np.full(len(own), i))
+                count += len(own)
         object.__setattr__(self, "vertices", np.concatenate(every).astype(np.float64))
         object.__setattr__(self, "faces", np.concatenate(faces).astype(np.int64))
         object.__setattr__(self, "part_of", np.concatenate(whose).astype(np.int64))
@@ -108,7 +132,7 @@ class Jointed:
             part = self.parts[i]
             solids = "".join(
                 f'<geom type="{"box" if kind == "box" else "cylinder"}" size="{_text(size if kind == "box" else size[:2])}" pos="{_text(middle)}" density="{DENSITY}"{_along(kind)}/>'
-                for kind, size, middle in part.solids
+                for kind, size, middle in part.apart
             )
             joint = "" if part.joint is None else f'<joint type="{part.joint}" axis="{_text(part.axis)}"/>'
             inner = "".join(body(j) for j, p in enumerate(self.parts) if p.on == i)
@@ -202,9 +226,9 @@ def laptop(rng: np.random.Generator) -> Jointed:
 
 
 def scissors(rng: np.random.Generator) -> Jointed:
-    """Two blades on one pin, of which one is held."""
+    """Two blades on one pin, of which one is held; their handles end in discs beside each other."""
     a, b, t = rng.uniform(0.1, 0.16), rng.uniform(0.06, 0.1), rng.uniform(0.006, 0.012)
-    blade = lambda sign: (("box", (t, t / 2, a / 2), (0, sign * t / 2, a / 2)), ("rod", (0.02, 0.004, 0), (sign * 0.01, sign * t / 2, -b)), ("box", (t, t / 2, b / 2), (0, sign * t / 2, -b / 2)))  # fmt: skip  # noqa: E731
+    blade = lambda sign: (("box", (t, t / 2, a / 2), (0, sign * t / 2, a / 2)), ("rod-y", (0.02, t / 2, 0), (sign * 0.022, sign * t / 2, -b)), ("box", (t, t / 2, b / 2), (0, sign * t / 2, -b / 2)))  # fmt: skip  # noqa: E731
     held = Part(solids=blade(1))
     free = Part(solids=blade(-1), on=0, joint="hinge", axis=(0, 1, 0), limits=(-0.2, 1.4))
     return Jointed(name="scissors", parts=(held, free))

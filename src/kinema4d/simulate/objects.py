@@ -160,7 +160,7 @@ def _doubts(fitted: Fitted, wish: Wish, material: Material | None) -> list[str]:
     found, out = fitted.freedom, []
     if material is FOAM:
         out.append(f"it bends, its elasticity was not said, and is taken for a soft foam's (--young {FOAM.young:g})")
-    if found.count is None and "it bends" in found.why:
+    if found.bends:
         out.append(found.why)
     elif found.count is None:
         if not wish.anyway:

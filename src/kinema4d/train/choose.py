@@ -7,7 +7,7 @@ network is then asked which of the joints that could be there are those, of the 
 from __future__ import annotations
 
 import zlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,13 +22,16 @@ from torch.nn import functional as F
 from kinema4d.data.objects4d import Object4D, read_objects
 from kinema4d.data.pool import spread
 from kinema4d.objects.choose import APART, JOINT, ONE, ChooseConfig, ChooseNet, Shown, shown, tree
-from kinema4d.objects.foretell import MOST
+from kinema4d.objects.foretell_bends import without
+from kinema4d.objects.foretell_joints import MOST
 from kinema4d.objects.joints import joints
 from kinema4d.objects.least import EXACT, Task
 from kinema4d.objects.look import box_of
-from kinema4d.objects.mates import POINTS, Boxes, Mates, boxes, mates, surface
+from kinema4d.objects.mates import Boxes, Mates, boxes, mates, survey
 from kinema4d.objects.pieces import advanced, carried
 from kinema4d.objects.solid import Mesh, parts
+from kinema4d.train.evenly import odds
+from kinema4d.train.limp import bending
 from kinema4d.train.loop import Plan, train
 
 OBJECTS = 24
@@ -41,8 +44,6 @@ PLAN = Plan(steps=8000, rate=2e-3, warmup=100, ema=0.998, validate_every=500, lo
 """How long."""
 GOOD, BEST = 0.02, 0.05
 """Share of a joint's motion that a candidate may leave over to be that joint; and the best of them, where none does."""
-EVEN = 0.75
-"""A kind is learned from as often as its number of objects to this power."""
 STILL, FAR = 0.5, 0.05
 """How much it counts what stands still, and how far joints go."""
 
@@ -84,12 +85,15 @@ class Jointed:
     """Of those, in the unit box at rest."""
 
 
-def explained_on_joints(poses: Float64[np.ndarray, "p v 3"], faces: np.ndarray, label: np.ndarray, most: int) -> Jointed | None:  # fmt: skip
-    """None of what is no tree of joints."""
+def explained_on_joints(poses: Float64[np.ndarray, "p v 3"], faces: np.ndarray, label: np.ndarray, most: int, *, still: bool = False) -> Jointed | None:  # fmt: skip
+    """None of what is no tree of joints; of what does not move either, unless it may be ``still``."""
     middle, size = box_of(poses[0])
     unit = torch.from_numpy((poses - middle) / size)
     task = Task(rest=unit[0], goals=unit, piece=torch.from_numpy(label), count=int(label.max()) + 1)
-    if float((unit - unit[0]).abs().max()) < EXACT or (found := joints(task, most)) is None:
+    nothing = torch.zeros(task.count, 0, 6, dtype=unit.dtype), torch.zeros(len(unit), 0, dtype=unit.dtype)
+    rests = float((unit - unit[0]).abs().max()) < EXACT
+    found = (nothing if still else None) if rests else joints(task, most)
+    if found is None:
         return None
     twists, q = found
     spread = q.square().mean(0).sqrt()
@@ -104,13 +108,15 @@ def known(one: Jointed, pose: int, rng: np.random.Generator) -> Known:
     own = own.copy()  # from the unit box at rest to that of this pose
     around = one.around.moved(turns, shifts).scaled((m1 - m0) / s0, s1 / s0)
     own[..., 3:] = (own[..., 3:] + np.cross(own[..., :3], (m1 - m0) / s0)) * s0 / s1
-    points, normals = surface((one.poses[pose] - m1) / s1, one.faces, one.label, POINTS, rng)
-    m = mates(points, normals, around)
+    look = survey((one.poses[pose] - m1) / s1, one.faces, one.label, rng, around=around)
+    m, points = mates(look), look.points
     moves = (np.abs(one.twists.numpy()).max(axis=2) > 1e-9).astype(int)  # [c,k]
     a, b = m.pairs.T
     differ = np.abs(moves[a] - moves[b])
     bond = np.where(differ.sum(axis=1) == 0, ONE, np.where(differ.sum(axis=1) == 1, JOINT, APART))
-    joint = np.where(bond[m.meet] == JOINT, differ[m.meet].argmax(axis=1), -1)
+    joint = np.where(
+        bond[m.meet] == JOINT, (differ[m.meet] * np.arange(own.shape[1])).sum(axis=1), -1
+    )  # by its one difference
     good = np.zeros(m.screws.shape[:2], bool)
     for k in range(own.shape[1]):
         rows = np.flatnonzero(joint == k)
@@ -203,16 +209,23 @@ class Looked(NamedTuple):
     """[p,k] coordinates of some of its poses, to be judged by."""
     twists: np.ndarray
     """[c,k,6] as the first look has it."""
+    moving: bool
+    """Whether nothing else moves: then something has to be on a joint."""
 
 
 def looked(one: Object4D) -> Looked | None:
-    """An object looked at in some of its poses; None of what is not of several parts on joints."""
+    """An object, without what of it bends, looked at in some of its poses; None of what is not of several parts on joints, or held by several that stand still."""
     rest, faces = one.shape()
-    label = parts(Mesh(vertices=rest, faces=faces))
-    if not 1 <= label.max() < MOST:
+    mesh = Mesh(vertices=rest, faces=faces)
+    label, poses = parts(mesh), np.concatenate([rest[None], one.poses()]).astype(np.float64)
+    bends = bending(poses, label, mesh.size)
+    if bends.any():
+        there = ~bends[label]
+        stiff, label = without(mesh, label, np.flatnonzero(~bends))
+        poses, faces = poses[:, there], stiff.faces
+    if not len(label) or not 1 <= label.max() < MOST:
         return None
-    poses = np.concatenate([rest[None], one.poses()]).astype(np.float64)
-    found = explained_on_joints(poses, faces, label, COORDINATES)
+    found = explained_on_joints(poses, faces, label, COORDINATES, still=bool(bends.any()))
     if found is None:
         return None
     rng = np.random.default_rng(zlib.crc32(one.id.encode()))
@@ -223,7 +236,9 @@ def looked(one: Object4D) -> Looked | None:
         small = replace(look.mates, mate=look.mates.mate.astype(np.float16))  # of thousands of objects it fills memory
         looks.append(look._replace(mates=small))
     some = np.concatenate([[0], other[-JUDGED:]])
-    return Looked(one.id, one.kind, tuple(looks), found.q[torch.from_numpy(some)].numpy(), found.twists.numpy())
+    return Looked(
+        one.id, one.kind, tuple(looks), found.q[torch.from_numpy(some)].numpy(), found.twists.numpy(), not bends.any()
+    )
 
 
 class ChooseTask:
@@ -234,9 +249,7 @@ class ChooseTask:
             raise ValueError(f"{len(seen)} objects on joints to learn from and {len(held_out)} to judge by: a data set needs both")  # fmt: skip
         self.model: nn.Module = net
         self.net, self.seen, self.held_out = net, seen, held_out
-        many = Counter(s.kind for s in seen)
-        odds = np.array([many[s.kind] ** (EVEN - 1) for s in seen])
-        self.odds = odds / odds.sum()
+        self.odds = odds([one.kind for one in seen])
 
     def loss(self, step: int) -> Tensor:
         """Of objects by chance, each in one of its looks."""
@@ -265,15 +278,14 @@ def judged(net: ChooseNet, some: Sequence[Looked]) -> list[tuple[float, float, f
     out = []
     for one in some:
         look = one.looks[0]
-        got = tree(look.mates, net(shown([look.mates])), look.points)
+        got = tree(look.mates, net(shown([look.mates])), look.points, moving=one.moving)
         x, twists = torch.from_numpy(look.points), torch.from_numpy(one.twists)
         goals = carried(x[None], twists[None], torch.from_numpy(one.q)[None])[0][0]
         piece = torch.arange(len(x)).repeat_interleave(x.shape[1])
         task = Task(rest=x.flatten(0, 1), goals=goals.flatten(1, 2), piece=piece, count=len(x))
-        mine = torch.from_numpy(got.twists)
-        off = task.error(mine, task.solved(mine))
-        went = float((goals - x).norm(dim=-1).mean())
-        out.append((off, went, float(got.twists.shape[1] == one.q.shape[1]), float(got.sure.min()) * got.bonds))
+        mine, went = torch.from_numpy(got.twists), float((goals - x).norm(dim=-1).mean())
+        off = task.error(mine, task.solved(mine)) if mine.shape[1] else went
+        out.append((off, went, float(mine.shape[1] == one.q.shape[1]), float(got.sure.min(initial=1.0)) * got.bonds))
     return out
 
 

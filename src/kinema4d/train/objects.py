@@ -1,4 +1,4 @@
-"""Teach the model of unseen objects: which joints there are, and how what bends does."""
+"""Teach the model of unseen objects: which parts bend, and which joints there are."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kinema4d.data.objects4d import read_objects
-from kinema4d.objects.amortised import PRESETS as BENDS
 from kinema4d.objects.choose import PRESETS as JOINTS
 from kinema4d.objects.foretell import Foreteller, load_foreteller, save_foreteller
-from kinema4d.train.bending import run_bending
+from kinema4d.objects.limp import PRESETS as LIMP
 from kinema4d.train.choose import run_joints
+from kinema4d.train.limp import run_limp
 
 Tell = Callable[[int, dict[str, float]], None]
 SOFT = ("elastic", "cloth", "rope", "mixed")
@@ -23,21 +23,19 @@ def run_objects(
     out: Path,
     *,
     preset: Literal["small", "large"] = "small",
-    what: Literal["all", "joints", "bends"] = "all",
+    what: Literal["all", "joints", "limp"] = "all",
     steps: int | None = None,
-    counted: bool = True,
-    turned: bool = True,
     start: Path | None = None,
     about: dict[str, Any] | None = None,
     tell: Tell | None = None,
 ) -> tuple[Path, str]:
-    """Train both networks, or one, as far as there is something to learn them from, in folders ``joints`` and ``bends`` of ``out``; write ``objects.safetensors``
+    """Train both networks, or one, as far as there is something to learn them from, in folders ``joints`` and ``limp`` of ``out``; write ``objects.safetensors``
     there, and return it and its hash. Joints are learned from nothing or from those of the weights ``start``. What was interrupted goes on."""
     there = {split: {o.category in SOFT for d in data for o in read_objects(d, split)} for split in ("train", "val")}
     wanted = {
-        n: what == n or (what == "all" and soft in there["train"]) for n, soft in (("joints", False), ("bends", True))
+        n: what == n or (what == "all" and soft in there["train"]) for n, soft in (("joints", False), ("limp", True))
     }
-    for name, soft in (("joints", False), ("bends", True)):
+    for name, soft in (("joints", False), ("limp", True)):
         for split, found in there.items():
             if wanted[name] and soft not in found:
                 raise ValueError(f"the split {split!r} has no objects to {'learn' if split == 'train' else 'judge'} {name} by: make a larger data set, or train one of both with --model")  # fmt: skip
@@ -47,6 +45,6 @@ def run_objects(
         if wanted["joints"]
         else None
     )
-    bends = run_bending(data, out / "bends", BENDS[preset], steps=steps, counted=counted, turned=turned, tell=tell) if wanted["bends"] else None  # fmt: skip
+    limp = run_limp(data, out / "limp", LIMP[preset], steps=steps, tell=tell) if wanted["limp"] else None
     file = out / "objects.safetensors"
-    return file, save_foreteller(file, Foreteller(joints=joints, bends=bends), {"preset": preset, **(about or {})})
+    return file, save_foreteller(file, Foreteller(joints=joints, limp=limp), {"preset": preset, **(about or {})})
