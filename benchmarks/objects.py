@@ -109,13 +109,13 @@ def motion_errors(thing: Jointed, got: Fitted, mesh: Mesh) -> dict[str, float | 
 
 
 def ik(mesh: Mesh, poses: np.ndarray, learned: Fitted | int, train: np.ndarray, *, free: bool = False) -> dict[str, float]:  # fmt: skip
-    """Chamfer (of the size) of the nearest pose, all vertices known, at equal numbers of coordinates; ``free`` lets all of them move as a whole, too. An object that was
+    """Chamfer (of the size) of the nearest pose, all vertices known, at equal numbers of coordinates (principal components: of as many as its poses have); ``free`` lets all of them move as a whole, too. An object that was
     refused has only a number, for the peers, and stands still."""
     soft = None if isinstance(learned, int) or learned.freedom.count is not None else solid_of(learned, FOAM, [])
     weighed = quadrature(mesh) if soft is None else soft.weighed
     k = learned if isinstance(learned, int) else learned.twists.shape[1]
     made = {"static": np.tile(mesh.vertices, (len(poses), 1, 1))}
-    peers = {"pca": pca_body(mesh, train, weighed, k), "modal": modal_body(mesh, weighed, k)}
+    peers = {"pca": pca_body(mesh, train, weighed, min(k, len(train) - 1)), "modal": modal_body(mesh, weighed, k)}
     try:
         peers["skinning"] = skinning_modes_body(mesh, weighed, max(1, k))
     except ValueError as error:  # masses of what is rigid and what bends do not tell all of its handles apart
@@ -167,6 +167,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "error_3s",
         "energy_drift",
         "diverged",
+        "same_cells_1s",
         "still_1s",
         "it_bends",
         "ms_per_step",

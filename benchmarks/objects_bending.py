@@ -40,7 +40,7 @@ STEP, FINE, BEGIN = 0.01, 0.001, 0.1
 """Seconds: between frames, between those that velocities are taken from, and when ours begins."""
 POSES = 128
 """That each object is learned from."""
-ERROR = 5e-4
+ERROR = 2e-4
 """Reconstruction, of the size, at which coordinates are enough to move by."""
 PICTURED = {"bar": 50, "plate": 50, "blob": 50, "cloth": 51, "rope": 0, "door-rope": 0, "box-cloth": 50}
 """Objects of the film strip."""

@@ -206,28 +206,28 @@ def _solid(whole: Mesh, faces: np.ndarray, material: Material, elements: Element
         points = csr_matrix((every.ravel(), (np.repeat(np.arange(len(every)), len(used)), np.tile(used, len(every)))), shape=(len(every), len(whole.vertices)))  # fmt: skip
         weight = np.full(len(every), total / len(every))
     energy, ways, size = _cells(at, nodes, filled, cells, total, material)
-    return _Term(energy, _strained(ways, used, size, material)), points, weight
+    return _Term(energy, _strained(ways, used, size, material, filled=filled)), points, weight
 
 
-def _columns(cells: np.ndarray, back: np.ndarray, nodes: np.ndarray | None = None) -> csr_matrix:
-    """[m*d,v] columns of the deformation of elements with corners ``cells`` [m,d+1], inverse edges ``back`` [m,d,d], and nodes that are the vertices
-    or means ``nodes`` [n,v] of them."""
+def _columns(cells: np.ndarray, back: np.ndarray, count: int) -> csr_matrix:
+    """[m*d,count] columns of the deformation of elements with corners ``cells`` [m,d+1] and inverse edges ``back`` [m,d,d]."""
     d = cells.shape[1] - 1
     share = np.concatenate([-back.sum(axis=1)[:, :, None], back.swapaxes(1, 2)], axis=2)  # [m,d,corners]
     at = (np.repeat(np.arange(len(cells) * d), d + 1), np.repeat(cells, d, axis=0).ravel())
-    count = int(cells.max()) + 1 if nodes is None else len(nodes)
-    out = csr_matrix((share.ravel(), at), shape=(len(cells) * d, count))
-    return out if nodes is None else csr_matrix(out @ csr_matrix(nodes))
+    return csr_matrix((share.ravel(), at), shape=(len(cells) * d, count))
 
 
-def _strained(flat: csr_matrix, used: np.ndarray, weight: np.ndarray, material: Material, plane: bool = False) -> Callable[[Tensor, Tensor], Tensor]:  # fmt: skip
-    """Slope of St. Venant's and Kirchhoff's energy with damping, where the deformation's columns are ``flat`` [m*d,n] times the vertices ``used``: a
-    formula, which is several times faster than derivatives by machine."""
+def _strained(
+    flat: csr_matrix, used: np.ndarray, weight: np.ndarray, material: Material, *, filled: np.ndarray | None = None, plane: bool = False
+) -> Callable[[Tensor, Tensor], Tensor]:  # fmt: skip
+    """Slope of St. Venant's and Kirchhoff's energy with damping, where the deformation's columns are ``flat`` [m*d,n] times the vertices ``used`` and then nodes that are
+    means ``filled`` of those: a formula, which is several times faster than derivatives by machine."""
     mu, lam = _lame(material.young, material.poisson)
     lam = material.young * material.poisson / (1 - material.poisson**2) if plane else lam
-    many, n, d = len(weight), len(used), 2 if plane else 3
+    many, n, d, own = len(weight), flat.shape[1], 2 if plane else 3, len(used)
     dense = many * d * n < DENSE or flat.nnz > FULL * many * d * n
     there, back = torch.from_numpy(flat.toarray() if dense else np.zeros((0, 0))), csr_matrix(flat.T)
+    mean = None if filled is None or not len(filled) else torch.from_numpy(filled)
     at, w, eye, slow = torch.from_numpy(used), torch.from_numpy(weight)[:, None, None], torch.eye(d, dtype=torch.float64), material.damping  # fmt: skip
 
     def applied(x: Tensor) -> Tensor:  # [m,d,3b]
@@ -241,12 +241,16 @@ def _strained(flat: csr_matrix, used: np.ndarray, weight: np.ndarray, material: 
             strain = strain + slow / 2 * (g + g.mT)
         stress = 2 * mu * strain + lam * strain.diagonal(dim1=1, dim2=2).sum(1)[:, None, None] * eye
         pull = (w * (stress @ f)).reshape(-1, 3)
-        return there.T @ pull if dense else torch.from_numpy(back @ pull.numpy())
+        out = there.T @ pull if dense else torch.from_numpy(back @ pull.numpy())
+        return out if mean is None else out[:own] + mean.T @ out[own:]
+
+    def nodes(x: Tensor) -> Tensor:
+        return x if mean is None else torch.cat([x, mean @ x])
 
     def force(x: Tensor, speed: Tensor) -> Tensor:
         out = torch.zeros_like(x)
         for b in range(len(x)):
-            out[b, at] = one(x[b, at], speed[b, at])
+            out[b, at] = one(nodes(x[b, at]), nodes(speed[b, at]))
         return out
 
     return force
@@ -279,7 +283,7 @@ def _cells(at: Tensor, nodes: np.ndarray, filled: np.ndarray, cells: np.ndarray,
         f = (corner[:, :, 1:] - corner[:, :, :1]).mT @ back.to(x.dtype)
         return (w.to(x.dtype) * _kirchhoff(f.mT @ f, mu, lam)).sum(1)
 
-    ways = _columns(cells, np.linalg.inv(edges), np.concatenate([np.eye(len(nodes)), filled]))
+    ways = _columns(cells, np.linalg.inv(edges), len(nodes) + len(filled))
     return energy, ways, size * total / size.sum()
 
 
@@ -393,7 +397,7 @@ def _sheet(mesh: Mesh, faces: np.ndarray, material: Material) -> tuple[_Term, cs
         share = half.to(y.dtype) * torch.atan2(turn.sin(), turn.cos())  # of an edge's curvature for each of its ends
         return torch.zeros(len(y), len(known), dtype=y.dtype).index_add(1, ends[0], share).index_add(1, ends[1], share)
 
-    ways = _columns(near.reshape(-1, 3), np.linalg.inv(np.linalg.qr(edges)[1]))
+    ways = _columns(near.reshape(-1, 3), np.linalg.inv(np.linalg.qr(edges)[1]), len(known))
     stretched = _strained(ways, known, thick * size, material, plane=True)
 
     def force(y: Tensor, speed: Tensor) -> Tensor:

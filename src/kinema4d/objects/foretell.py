@@ -93,11 +93,12 @@ def kinematics(
             return solid_as_one(mesh, density, "one part that keeps its form")
         raise ValueError("the mesh is one part that keeps its form: it has no motion of its own; let it move as a whole with --free, give one that bends, or say --bends all")  # fmt: skip
     if soft.any():
-        twists, piece, differ, why = on_modes(nets.joints, mesh, label, soft, held, rng, free=free)
+        twists, piece, spans, differ, why = on_modes(nets.joints, mesh, label, soft, held, rng, free=free)
     elif nets.joints is None:
         raise ValueError(f"{Path(weights).name} knows nothing of joints; {RETRAIN}")
     else:
         twists, piece, differ, why = on_joints(nets.joints, mesh, label, rng)
+        spans = np.ones(twists.shape[1])
     if differ > ALIKE:
         also = f" The mesh itself is strange, too: {'; '.join(strange)}." if strange else ""
         raise ValueError(
@@ -108,7 +109,7 @@ def kinematics(
     return Fitted(
         mesh=mesh, weighed=quadrature(mesh, density=density), piece=piece, twists=twists.numpy(),
         freedom=Freedom(count=None if soft.any() else k, errors=(), ratios=(), why=why, bends=bool(soft.any())),
-        reach=np.tile([-SPAN, SPAN], (k, 1)), errors=np.full(k, differ),
+        reach=SPAN * spans[:, None] * [-1.0, 1.0], errors=np.full(k, differ),
     )  # fmt: skip
 
 

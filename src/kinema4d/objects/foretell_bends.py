@@ -28,6 +28,8 @@ SOLID, SHEET = 24, 64
 """Coordinates of a part that bends, beside its turns; a rope has three per rod."""
 ANGLE, BENT = 0.6, 0.25
 """Radians (root of the mean square) that it turns about where it is held, and that a rod of a rope turns."""
+FARTHER = 2.0
+"""Times what is usual of a joint that what bends may go: it has no ends."""
 STRETCHED = 0.02
 """Mean share by which its edges are stretched where it bends as far as is usual."""
 SAMPLES = 16
@@ -36,8 +38,8 @@ SAMPLES = 16
 
 def on_modes(
     joints: ChooseNet | None, mesh: Mesh, label: np.ndarray, soft: np.ndarray, held: Sequence[tuple[float, float, float]], rng: np.random.Generator, *, free: bool
-) -> tuple[Tensor, np.ndarray, float, str]:  # fmt: skip
-    """Twists [g,k,6] in metres, whose each vertex has, how far answers about joints are apart, and what was found in words."""
+) -> tuple[Tensor, np.ndarray, np.ndarray, float, str]:  # fmt: skip
+    """Twists [g,k,6] in metres, whose each vertex has, how far each coordinate may go beside what is usual [k], how far answers about joints are apart, and what was found in words."""
     stiff = np.flatnonzero(~soft)
     on, differ, why = torch.zeros(len(stiff), 0, 6, dtype=torch.float64), 0.0, "no joints"
     if len(stiff) > 1:
@@ -46,20 +48,27 @@ def on_modes(
         on, _, differ, why = on_joints(joints, *without(mesh, label, stiff), rng, moving=False)
     touching = _touching(mesh, label, soft, stiff)
     whose = np.searchsorted(stiff, label).clip(max=max(len(stiff) - 1, 0))
-    first, hung, ropes = len(stiff), list[tuple[Tensor, Tensor]](), 0
+    first, hung, ropes, spans = len(stiff), list[tuple[Tensor, Tensor]](), 0, [np.ones(on.shape[1])]
     for part in np.flatnonzero(soft):
         mine = np.flatnonzero(label == part)
         base, fixed = _held(mesh, mine, touching[mine], on, held)
         if not fixed.any() and not (free and len(soft) == 1):
             raise ValueError(f"nothing holds a part that bends, at {np.round(mesh.vertices[mine].mean(axis=0), 3).tolist()}: it touches nothing that keeps its form; say where it is held with --pin{', or let it fly with --free' * (len(soft) == 1)}")  # fmt: skip
-        own, rows, rope = _own(mesh, mine, fixed)
+        own, rows, span, rope = _own(mesh, mine, fixed)
+        spans.append(span)
         whose[mine] = first + rows
         hung.append((base, own))
         first += len(own)
         ropes += rope
     count = int(soft.sum())
     words = [f"{n} {name}{'s' * (n > 1)}" for n, name in ((ropes, "rope"), (count - ropes, "part")) if n]
-    return _together(on, hung), whose, differ, f"{why}; {' and '.join(words)} that bend{'s' if count == 1 else ''}"
+    return (
+        _together(on, hung),
+        whose,
+        np.concatenate(spans),
+        differ,
+        f"{why}; {' and '.join(words)} that bend{'s' if count == 1 else ''}",
+    )
 
 
 def without(mesh: Mesh, label: np.ndarray, keep: Int64[np.ndarray, " n"]) -> tuple[Mesh, np.ndarray]:
@@ -93,21 +102,23 @@ def _held(mesh: Mesh, mine: np.ndarray, touching: np.ndarray, on: Tensor, held: 
     return base, fixed
 
 
-def _own(mesh: Mesh, mine: np.ndarray, fixed: Bool[np.ndarray, " n"]) -> tuple[Tensor, np.ndarray, bool]:
-    """Twists [r,k,6] of a part as what holds it sees it, which of them each vertex has, and whether it is a rope."""
+def _own(mesh: Mesh, mine: np.ndarray, fixed: Bool[np.ndarray, " n"]) -> tuple[Tensor, np.ndarray, np.ndarray, bool]:
+    """Twists [r,k,6] of a part as what holds it sees it, which of them each vertex has, how far they may go, and whether it is a rope."""
     x = mesh.vertices[mine]
     if fixed.any() and (found := _rope(mesh, mine, fixed)) is not None:
-        return *found, True
+        return *found, np.full(found[0].shape[1], FARTHER), True
     number = np.full(len(mesh.vertices), -1)
     number[mine] = np.arange(len(mine))
     part = Mesh(vertices=x, faces=number[mesh.faces[np.isin(mesh.faces[:, 0], mine)]])
     most = SOLID if closed(part, part.faces) else SHEET
     moves = ways(part, fixed, elastic(part, Material(young=1.0), rods=False), most)
-    shifts = moves.shifts * _usual(part, moves.shifts)
+    usual = _usual(part, moves.shifts)
+    shifts = moves.shifts * usual
     out = np.zeros((len(mine), len(moves.turns) + len(shifts), 6))
+    span = np.concatenate([np.full(len(moves.turns), FARTHER), np.full(len(shifts), max(FARTHER, 1 / usual))])
     out[:, : len(moves.turns)] = ANGLE * moves.turns
     out[:, len(moves.turns) :, 3:] = shifts.swapaxes(0, 1)
-    return torch.from_numpy(out), np.arange(len(mine)), False
+    return torch.from_numpy(out), np.arange(len(mine)), span, False
 
 
 def _rope(mesh: Mesh, mine: np.ndarray, fixed: Bool[np.ndarray, " n"]) -> tuple[Tensor, np.ndarray] | None:
