@@ -164,7 +164,9 @@ def test_bad_input_is_one_line(meshes, fitted, tmp_path, capsys, monkeypatch):
 def test_a_mesh_goes_through_the_shipped_model(meshes, fitted, tmp_path, capsys, monkeypatch):
     """Here in place of it: one that knows laptops."""
     monkeypatch.setattr("kinema4d.objects.foretell.shipped", lambda: Path("shipped.safetensors"))
-    monkeypatch.setattr("kinema4d.objects.foretell.kinematics", lambda mesh, weights, bends, held, free: load_fitted(fitted))
+    monkeypatch.setattr(
+        "kinema4d.objects.foretell.kinematics", lambda mesh, weights, bends, held, free: load_fitted(fitted)
+    )
     words = ["objects", "simulate", str(meshes / "frame0.ply"), "--out", str(tmp_path / "m"), "--seconds", "0.05"]
     main([*words, "--no-video", "--no-meshes", "--json"])
     assert json.loads(capsys.readouterr().out)["frames"] == 6

@@ -3,7 +3,7 @@ not what a door looks like.
 
 A mechanism is a knob on its stem, a flap on an edge, a tray between rails, a slider on a rod, a bar on the flat side of a post, two bars that
 cross, something on an axle, a housing with leaves or drawers, a pane in a frame, or a button in a block; a bar may carry another, a leaf a latch. What is one body
-may be of several solids in line, with something at an end, or welded into one surface that is hollow or bent, with panels, knobs and grips on it. They are made on a plate that lies flat, which is then
+may be of several solids in line, with something at an end, or welded into one surface that is hollow or bent. They are made on a plate that lies flat, which is then
 turned any way up.
 """
 
@@ -44,8 +44,8 @@ def gadget(rng: np.random.Generator) -> Jointed:
     if rng.random() < 0.5:
         plate = list(_adorned(rng, Part(solids=tuple(plate))).solids)
     still, *moving = (
-        _furnished(rng, replace(part, welded=len(part.solids) if rng.random() < WELDED else 0)) for part in (Part(solids=tuple(plate)), *moving)
-    )  # fmt: skip
+        replace(part, welded=bool(rng.random() < WELDED)) for part in (Part(solids=tuple(plate)), *moving)
+    )
     way = np.eye(3) if rng.random() < 0.4 else _ways()[int(rng.integers(24))]
     scale = float(np.exp(rng.uniform(np.log(0.5), np.log(2.0))))
     return Jointed(name="gadget", parts=tuple(_turned(p, way, scale) for p in (still, *moving)))
@@ -364,52 +364,6 @@ def _adorned(rng: np.random.Generator, part: Part) -> Part:
         else:
             solids.append(("box", (half[0], half[1], half[2]), at))
     return replace(part, solids=tuple(solids))
-
-
-def _furnished(rng: np.random.Generator, part: Part) -> Part:
-    """With panels, knobs, grips and feet on its sides, which are solids of their own and move with it."""
-    boxes, more = [(size, middle) for kind, size, middle in part.solids if kind == "box"], list[Solid]()
-    for _ in range(int(rng.choice(5, p=(0.4, 0.25, 0.15, 0.1, 0.1))) if boxes else 0):
-        size, middle = boxes[int(rng.integers(len(boxes)))]
-        up = int(rng.choice(3, p=(weight := 1 / np.array(size)) / weight.sum()))  # large sides more often
-        a, b = (i for i in range(3) if i != up)
-        sign, what = float(rng.choice((-1.0, 1.0))), rng.random()
-        out, half, shift = rng.uniform(0.003, 0.02), np.zeros(3), np.zeros(3)
-        shift[[a, b]] = rng.uniform(-0.8, 0.8, 2) * (size[a], size[b])
-        if what < 0.35:  # a panel, as large as its side or smaller
-            whole = rng.random() < 0.4
-            half[[a, b]] = (1.0, 1.0) * np.array((size[a], size[b])) if whole else rng.uniform(0.2, 0.9, 2) * (size[a], size[b])  # fmt: skip
-            shift[[a, b]] *= 0.0 if whole or rng.random() < 0.5 else 0.5
-            half[up], shift[up] = out / 2, sign * (size[up] + out / 2 * rng.uniform(0.0, 1.0))
-            more.append(("box", _vector(half), _plus(middle, _vector(shift))))
-        elif what < 0.6:  # a knob
-            r, shift[up] = (
-                rng.uniform(0.1, 0.4) * min(size[a], size[b]),
-                sign * (size[up] + out * rng.uniform(0.5, 1.0)),
-            )
-            more.append((RODS[up], (r, out, 0.0), _plus(middle, _vector(shift))))
-        elif what < 0.8:  # a grip on two feet
-            r, long = rng.uniform(0.002, 0.008), a if size[a] > size[b] else b
-            half[:] = r
-            half[long], shift[up] = rng.uniform(0.2, 0.7) * size[long], sign * (size[up] + out + r)
-            shift[long] *= 0.3
-            more.append(("box", _vector(half), _plus(middle, _vector(shift))))
-            foot, down = np.full(3, r), np.zeros(3)
-            foot[up] = out / 2
-            for side in (-1.0, 1.0):
-                down[long], down[up] = side * 0.9 * half[long], -sign * (r + out / 2)
-                more.append(("box", _vector(foot), _plus(middle, _vector(shift + down))))
-        else:  # feet at two corners
-            r = rng.uniform(0.05, 0.25) * min(size[a], size[b])
-            half[[a, b]], half[up], shift[up] = r, out / 2, sign * (size[up] + out / 2)
-            for side in (-1.0, 1.0):
-                shift[[a, b]] = (size[a] - r, side * (size[b] - r))
-                more.append(("box", _vector(half), _plus(middle, _vector(shift))))
-    return replace(part, solids=(*part.solids, *more))
-
-
-def _vector(x: np.ndarray) -> Vector:
-    return float(x[0]), float(x[1]), float(x[2])
 
 
 def _limits(rng: np.random.Generator) -> tuple[float, float]:

@@ -42,13 +42,13 @@ class Part:
     """Of the joint, through the part's origin."""
     limits: tuple[float, float] = (-1.0, 1.0)
     """Radians or metres from where it is drawn."""
-    welded: int = 0
-    """So many of its first solids are one surface, as far as they are boxes that touch, as real things are made; others are each one by itself."""
+    welded: bool = False
+    """Whether its boxes are one surface where they touch, which then comes first, as real things are made; otherwise each is one by itself."""
 
     @property
     def apart(self) -> tuple[tuple[str, Vector, Vector], ...]:
         """Solids that do not overlap where it is welded, for MuJoCo to weigh."""
-        one = connect(self.solids[: self.welded])
+        one = connect(self.solids) if self.welded else None
         if one is None:
             return self.solids
         cells = [("box", (h[0], h[1], h[2]), (m[0], m[1], m[2])) for h, m in zip(one.half.tolist(), one.middle.tolist(), strict=True)]  # fmt: skip
@@ -56,11 +56,11 @@ class Part:
 
     def _others(self) -> list[tuple[str, Vector, Vector]]:
         """Solids that are not of the one surface."""
-        return [solid for i, solid in enumerate(self.solids) if i >= self.welded or solid[0] != "box"]
+        return [solid for solid in self.solids if solid[0] != "box"]
 
     def shapes(self) -> list[tuple[Float64[np.ndarray, "v 3"], Int64[np.ndarray, "f 3"]]]:
         """Vertices in its frame, and triangles, of each surface."""
-        one = connect(self.solids[: self.welded])
+        one = connect(self.solids) if self.welded else None
         out = [] if one is None else [(one.vertices, one.faces)]
         for kind, size, middle in self.solids if one is None else self._others():
             shape = trimesh.creation.box([2 * s for s in size]) if kind == "box" else trimesh.creation.cylinder(size[0], 2 * size[1], sections=10)  # fmt: skip
