@@ -107,7 +107,7 @@ def test_what_bends_is_seen_and_hangs_where_it_is_held(kind: str, words: str):
     poses = some_soft_poses(thing, 6, 2)
     off = np.linalg.norm(got.vertices(got.coordinates(poses)).numpy() - poses, axis=-1).mean() / mesh.size
     went = np.linalg.norm(mesh.vertices - poses, axis=-1).mean() / mesh.size
-    assert off < min(0.03, went / 5)
+    assert off < min(0.04, went / 5)
 
 
 def test_one_solid_may_move_as_a_whole():
