@@ -224,7 +224,8 @@ def _strained(
     means ``filled`` of those: a formula, which is several times faster than derivatives by machine."""
     mu, lam = _lame(material.young, material.poisson)
     lam = material.young * material.poisson / (1 - material.poisson**2) if plane else lam
-    many, n, d, own = len(weight), flat.shape[1], 2 if plane else 3, len(used)
+    many, d, own = len(weight), 2 if plane else 3, len(used)
+    n = own + (0 if filled is None else len(filled))
     dense = many * d * n < DENSE or flat.nnz > FULL * many * d * n
     there, back = torch.from_numpy(flat.toarray() if dense else np.zeros((0, 0))), csr_matrix(flat.T)
     mean = None if filled is None or not len(filled) else torch.from_numpy(filled)
