@@ -178,19 +178,22 @@ def test_cloth_rides_on_the_box_that_it_covers():
     got = fit(mesh, train)
     first = torch.from_numpy(got.twists[:, 0, :3])
     assert turning(torch.from_numpy(got.twists)) == 1  # the hinge; all else are shifts of the cloth
-    torch.testing.assert_close(first, first[:1].expand_as(first), atol=1e-6, rtol=0)
+    still = first.abs().amax(1) < 1e-9  # the posts
+    assert 0 < still.sum() <= 2
+    turned = first[~still]
+    torch.testing.assert_close(turned, turned[:1].expand_as(turned), atol=1e-6, rtol=0)
     assert got.error < 2e-3
 
 
 def test_rings_are_those_of_a_tube_and_nothing_else_has_any():
     thing = soft_kinds.draw("rope", 0)
-    every = np.arange(len(thing.vertices))
-    found = rings(thing.vertices, thing.faces, len(every) - 2, every)
+    every = np.arange(8, len(thing.vertices))  # without its hook
+    found = rings(thing.vertices, thing.faces, int(every[-2]), every)
     assert found is not None
-    np.testing.assert_array_equal(found[:-2], every[:-2] // 6)
-    assert rings(thing.vertices, thing.faces, 20, every) is None  # from the middle they go both ways
+    np.testing.assert_array_equal(found[:-2], np.arange(len(every) - 2) // 6)
+    assert rings(thing.vertices, thing.faces, 28, every) is None  # from the middle they go both ways
     bar = soft_kinds.draw("bar", 0)
-    assert all(rings(bar.vertices, bar.faces, i, np.arange(len(bar.vertices))) is None for i in range(8))
+    assert all(rings(bar.vertices, bar.faces, i, np.flatnonzero(bar.rigid < 0)) is None for i in range(8))
 
 
 def test_what_cannot_be_fitted_is_refused():

@@ -146,8 +146,8 @@ def test_the_command_trains_either_model(mixed: Path, tmp_path: Path, capsys, mo
     assert about["augment"] is False
     assert about["nested"] is False
     for wrong, say in (
-        (["--model", "field", "--no-turned"], "--no-turned is for --model bends"),
-        (["--model", "bends", "--start", "w.safetensors"], "--start is for --model joints"),
+        (["--model", "limp", "--no-dual"], "--no-dual is for --model field"),
+        (["--model", "limp", "--start", "w.safetensors"], "--start is for --model joints"),
         (["--no-nested"], "--no-nested is for --model field"),
     ):
         with pytest.raises(SystemExit):
