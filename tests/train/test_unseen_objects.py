@@ -187,6 +187,8 @@ def test_what_nothing_holds_is_held_flies_or_is_refused(tmp_path: Path):
     assert sorted(moves[low] == 0) == [False, True, True, True]
     turned = kinematics(mesh, file, bends="all", held=[(0.5, 0.5, -1.5), (0.5, -0.5, -1.5)])
     assert (np.abs(turned.twists[..., :3]).max((0, 2)) > 0).sum() == 1  # about the line of both
+    everywhere = kinematics(mesh, file, bends="all", held=[(v[0], v[1], v[2]) for v in mesh.vertices.tolist()])
+    assert everywhere.twists.shape[1] == 0
     flies = kinematics(mesh, file, bends="all", free=True)
     motion = simulate_object(flies, Wish(seconds=0.1, free=True))
     assert motion.vertices[-1].mean(0)[2] - motion.vertices[0].mean(0)[2] == pytest.approx(-9.81 * 0.005, rel=0.02)

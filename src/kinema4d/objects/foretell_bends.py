@@ -45,7 +45,7 @@ def on_modes(
     if len(stiff) > 1:
         if joints is None:
             raise ValueError("the weights know nothing of joints, and the object has parts that keep their form")
-        on, _, differ, why = on_joints(joints, *without(mesh, label, stiff), rng, moving=False)
+        on, _, differ, why = on_joints(joints, *only(mesh, label, stiff), rng, moving=False)
     touching = _touching(mesh, label, soft, stiff)
     whose = np.searchsorted(stiff, label).clip(max=max(len(stiff) - 1, 0))
     first, hung, ropes, spans = len(stiff), list[tuple[Tensor, Tensor]](), 0, [np.ones(on.shape[1])]
@@ -71,7 +71,7 @@ def on_modes(
     )
 
 
-def without(mesh: Mesh, label: np.ndarray, keep: Int64[np.ndarray, " n"]) -> tuple[Mesh, np.ndarray]:
+def only(mesh: Mesh, label: np.ndarray, keep: Int64[np.ndarray, " n"]) -> tuple[Mesh, np.ndarray]:
     """Only some parts, and which each vertex is of."""
     there = np.isin(label, keep)
     number = np.cumsum(there) - 1
@@ -107,6 +107,8 @@ def _own(mesh: Mesh, mine: np.ndarray, fixed: Bool[np.ndarray, " n"]) -> tuple[T
     x = mesh.vertices[mine]
     if fixed.any() and (found := _rope(mesh, mine, fixed)) is not None:
         return *found, np.full(found[0].shape[1], FARTHER), True
+    if fixed.all():  # nothing of it can bend
+        return torch.zeros(1, 0, 6, dtype=torch.float64), np.zeros(len(mine), np.int64), np.zeros(0), False
     number = np.full(len(mesh.vertices), -1)
     number[mine] = np.arange(len(mine))
     part = Mesh(vertices=x, faces=number[mesh.faces[np.isin(mesh.faces[:, 0], mine)]])

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from kinema4d.data.objects4d import Object4D, read_objects
 from kinema4d.data.pool import spread
 from kinema4d.objects.choose import APART, JOINT, ONE, ChooseConfig, ChooseNet, Shown, shown, tree
-from kinema4d.objects.foretell_bends import without
+from kinema4d.objects.foretell_bends import only
 from kinema4d.objects.foretell_joints import MOST
 from kinema4d.objects.joints import joints
 from kinema4d.objects.least import EXACT, Task
@@ -221,7 +221,7 @@ def looked(one: Object4D) -> Looked | None:
     bends = bending(poses, label, mesh.size)
     if bends.any():
         there = ~bends[label]
-        stiff, label = without(mesh, label, np.flatnonzero(~bends))
+        stiff, label = only(mesh, label, np.flatnonzero(~bends))
         poses, faces = poses[:, there], stiff.faces
     if not len(label) or not 1 <= label.max() < MOST:
         return None
